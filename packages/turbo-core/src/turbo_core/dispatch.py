@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: MIT
+"""Choosing who computes a call: `KernelBackend`, `AutoKernelDispatcher`, and the record of what was chosen.
+
+Order: the backend that the user named (an error if it cannot take the call), the auto-tuned winner, the op's default,
+then every other backend in a fixed order with ``TORCH`` last (a warning, once, says why).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+from turbo_core.backend import BackendType, PrecisionType
+from turbo_core.environment import FAMILIES
+from turbo_core.errors import BackendUnavailableError
+from turbo_core.log import logger
+from turbo_core.manager import GlobalBackendManager
+from turbo_core.tune_cache import TuneCache, cache_for
+
+__all__ = [
+    "AutoKernelDispatcher",
+    "Decision",
+    "DispatchRecord",
+    "DispatchTrace",
+    "KernelBackend",
+    "trace_dispatch",
+]
+
+
+class KernelBackend(ABC):
+    """One implementation of an op. A call is one object (a NamedTuple) that holds all arguments."""
+
+    tunable: ClassVar[bool] = True
+
+    @classmethod
+    @abstractmethod
+    def why_not(cls, call: Any) -> str | None:
+        """Why this backend cannot take ``call``; None when it can. Reads metadata only, never tensor values."""
+
+    @classmethod
+    def can_handle(cls, call: Any) -> bool:
+        """Whether `why_not` has no objection."""
+        return cls.why_not(call) is None
+
+    @classmethod
+    @abstractmethod
+    def execute(cls, call: Any) -> Any:
+        """Compute the call."""
+
+
+class Decision(NamedTuple):
+    """Who computes a call, and why."""
+
+    backend: BackendType
+    impl: type[KernelBackend]
+    reason: str
+
+
+@dataclass(frozen=True)
+class DispatchRecord:
+    """One decision as `trace_dispatch` saw it; ``role`` tells the parts of an op apart (forward, dgrad, wgrad)."""
+
+    op: str
+    role: str
+    backend: BackendType
+    reason: str
+    call: str
+
+
+@dataclass
+class DispatchTrace:
+    """What `trace_dispatch` collects."""
+
+    records: list[DispatchRecord] = field(default_factory=list)
+
+
+_traces: list[DispatchTrace] = []
+
+
+@contextmanager
+def trace_dispatch() -> Iterator[DispatchTrace]:
+    """Record every decision taken in this process while the block runs, gradients (on any thread) included."""
+    trace = DispatchTrace()
+    _traces.append(trace)
+    try:
+        yield trace
+    finally:
+        _traces[:] = [other for other in _traces if other is not trace]
+
+
+class AutoKernelDispatcher(ABC):
+    """The backends of one op and the choice among them; never instantiated.
+
+    A subclass sets ``op``, ``family`` (which setting governs it) and ``backends``, whose order is the order of
+    fallback, and says what a call's precision, default backend and tuning key are.
+    """
+
+    op: ClassVar[str]
+    family: ClassVar[str]
+    backends: ClassVar[Mapping[BackendType, type[KernelBackend]]]
+    cache: ClassVar[TuneCache]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if list(cls.backends)[-1] is not BackendType.TORCH:
+            raise TypeError(f"{cls.__name__}: the last backend must be TORCH, the reference")
+        cls.cache = cache_for(cls.op)
+
+    # --- what a subclass says of a call ----------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def precision(cls, call: Any) -> PrecisionType:
+        """The bucket in which the user's setting for this call stands."""
+
+    @classmethod
+    @abstractmethod
+    def default_backend(cls, call: Any) -> BackendType:
+        """The backend that takes the call when nobody chose one."""
+
+    @classmethod
+    @abstractmethod
+    def make_key(cls, call: Any) -> Hashable:
+        """Everything that can change which backend wins: shapes, strides, dtypes, device, accumulation, ..."""
+
+    @classmethod
+    def scratch(cls, call: Any) -> Any:
+        """``call`` with every tensor that it writes replaced by scratch memory; used while tuning."""
+        return call
+
+    @classmethod
+    def describe(cls, call: Any) -> str:
+        """The call in a few words, for messages."""
+        return repr(call)
+
+    @classmethod
+    def role(cls, call: Any) -> str:
+        """Which part of the op the call is."""
+        return "forward"
+
+    # --- the choice ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def dispatch(cls, call: Any) -> Any:
+        """Choose a backend for ``call`` and compute it."""
+        decision = cls.resolve(call)
+        if _traces:
+            record = DispatchRecord(cls.op, cls.role(call), decision.backend, decision.reason, cls.describe(call))
+            for trace in _traces:
+                trace.records.append(record)
+        return decision.impl.execute(call)
+
+    @classmethod
+    def resolve(cls, call: Any) -> Decision:
+        """Choose a backend for ``call``; raises `BackendUnavailableError` when none may or can take it."""
+        choice = GlobalBackendManager.choice(cls.family, cls.precision(call))
+        if choice is not None and choice.backend is not None:
+            return cls._named(choice.backend, call)
+        if GlobalBackendManager.auto_tune_enabled() if choice is None else choice.auto_tune:
+            tuned = cls._tuned(call)
+            if tuned is not None:
+                return tuned
+        default = cls.default_backend(call)
+        impl = cls.backends[default]
+        if impl.why_not(call) is None:
+            return Decision(default, impl, "default")
+        return cls._fallback(default, call)
+
+    @classmethod
+    def answers(cls, call: Any) -> dict[BackendType, str | None]:
+        """Each backend's `KernelBackend.why_not` for ``call``, in the order of fallback."""
+        return {backend: impl.why_not(call) for backend, impl in cls.backends.items()}
+
+    @classmethod
+    def _named(cls, backend: BackendType, call: Any) -> Decision:
+        in_code = GlobalBackendManager.is_set_in_code(cls.family, cls.precision(call))
+        source = "set in code" if in_code else f"named by {FAMILIES[cls.family].variables[0]}"
+        impl = cls.backends.get(backend)
+        if impl is None:
+            raise BackendUnavailableError(
+                f"{cls.op}: backend {backend.name} ({source}) does not exist for this op; "
+                f"it has {', '.join(b.name for b in cls.backends)}"
+            )
+        reason = impl.why_not(call)
+        if reason is not None:
+            raise BackendUnavailableError(
+                f"{cls.op}: backend {backend.name} ({source}) cannot take this call: {reason}. "
+                f"Call: {cls.describe(call)}"
+            )
+        return Decision(backend, impl, source)
+
+    @classmethod
+    def _fallback(cls, default: BackendType, call: Any) -> Decision:
+        answers = cls.answers(call)
+        for backend, reason in answers.items():
+            if reason is None:
+                why = f"default {default.name} cannot take the call: {answers[default]}"
+                logger.warning("%s runs on %s: %s", cls.op, backend.name, why, once=True)
+                return Decision(backend, cls.backends[backend], why)
+        told = "; ".join(f"{backend.name}: {reason}" for backend, reason in answers.items())
+        raise BackendUnavailableError(f"{cls.op}: no backend can take this call. {told}. Call: {cls.describe(call)}")
+
+    # --- auto-tuning -----------------------------------------------------------------------------------------
+
+    @classmethod
+    def _tuned(cls, call: Any) -> Decision | None:
+        from turbo_core import tuning
+
+        key = cls.make_key(call)
+        entry = cls.cache.get(key)
+        if entry is not None and not entry.loaded and tuning.deterministic_mode():
+            return None  # a winner timed in this process may differ in the next one
+        if entry is None:
+            entry = tuning.tune(cls, call, key)
+            if entry is None:
+                return None
+        impl = cls.backends.get(entry.backend)
+        if impl is None or impl.why_not(call) is not None:
+            cls.cache.discard(key)
+            return None
+        source = "from file" if entry.loaded else f"{entry.milliseconds:.3f} ms"
+        return Decision(entry.backend, impl, f"auto-tuned winner ({source})")

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: MIT
+"""The grammar of the PRIMUS_TURBO_*_BACKEND variables.
+
+A value is one word for every precision (``triton``, ``autotune``) or a comma list of ``precision:word`` pairs
+(``fp8:CK,other:TRITON``), in any case, spaces ignored. Precisions: fp4, fp8, bf16, fp16, fp32 (the last three are one
+bucket) and ``other`` for every precision not named. An empty value is as good as none.
+
+A variable is read at every call, so a change takes effect at once; the parsed form of a value is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from turbo_core.backend import BackendChoice, BackendType, PrecisionType
+from turbo_core.errors import UnsupportedError
+from turbo_core.log import logger
+
+__all__ = ["AUTO_TUNE_VARIABLE", "FAMILIES", "Family", "auto_tune_from_environment", "choice_from_environment"]
+
+AUTO_TUNE_VARIABLE = "PRIMUS_TURBO_AUTO_TUNE"
+
+
+@dataclass(frozen=True)
+class Family:
+    """Ops that share one setting: the variables that hold it (first name, then aliases) and if it may be tuned."""
+
+    variables: tuple[str, ...]
+    tunable: bool = True
+
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "gemm": Family(("PRIMUS_TURBO_GEMM_BACKEND",)),
+        "grouped_gemm": Family(("PRIMUS_TURBO_GROUPED_GEMM_BACKEND",)),
+        "attn": Family(("PRIMUS_TURBO_ATTENTION_BACKEND", "PRIMUS_TURBO_ATTN_BACKEND")),
+        "sparse_attn": Family(("PRIMUS_TURBO_SPARSE_ATTN_BACKEND",)),
+        # each rank would time a different exchange, and a wrong pick would hang the job
+        "moe_dispatch_combine": Family(("PRIMUS_TURBO_MOE_DISPATCH_COMBINE_BACKEND",), tunable=False),
+    }
+)
+
+_WORDS = {
+    "fp4": PrecisionType.FP4,
+    "fp8": PrecisionType.FP8,
+    "bf16": PrecisionType.BF16_FP16_FP32,
+    "fp16": PrecisionType.BF16_FP16_FP32,
+    "fp32": PrecisionType.BF16_FP16_FP32,
+}
+
+
+def _parse_choice(word: str, where: str, tunable: bool) -> BackendChoice:
+    if word.upper() == "AUTOTUNE":
+        if not tunable:
+            raise UnsupportedError(f"{where}: this op cannot be auto-tuned; name a backend")
+        return BackendChoice(auto_tune=True)
+    return BackendChoice(BackendType.parse(word, where))
+
+
+@functools.lru_cache(maxsize=256)
+def _parse(variable: str, raw: str, tunable: bool) -> Mapping[PrecisionType, BackendChoice]:
+    where = f"{variable}={raw!r}"
+    text = "".join(raw.split())
+    if not text:
+        return {}
+    if ":" not in text and "," not in text:
+        choice = _parse_choice(text, where, tunable)
+        return dict.fromkeys(PrecisionType, choice)
+
+    named: dict[PrecisionType, BackendChoice] = {}
+    other: BackendChoice | None = None
+    for item in filter(None, text.split(",")):
+        word, colon, value = item.partition(":")
+        if not colon or not value or ":" in value:
+            raise UnsupportedError(f"{where}: item {item!r} must be precision:backend, like fp8:TRITON")
+        choice = _parse_choice(value, where, tunable)
+        if word.lower() == "other":
+            if other not in (None, choice):
+                raise UnsupportedError(f"{where}: 'other' is given twice with different backends")
+            other = choice
+            continue
+        if word.lower() not in _WORDS:
+            raise UnsupportedError(f"{where}: {word!r} is not a precision; accepted are {', '.join(_WORDS)}, other")
+        precision = _WORDS[word.lower()]
+        if named.get(precision, choice) != choice:
+            raise UnsupportedError(f"{where}: two different backends for {precision.name} (bf16, fp16, fp32 are one)")
+        named[precision] = choice
+    if other is not None:
+        return {precision: named.get(precision, other) for precision in PrecisionType}
+    missing = [precision.name for precision in PrecisionType if precision not in named]
+    if missing:
+        logger.warning(
+            "%s names no backend for %s: the op's default is used there", where, ", ".join(missing), once=True
+        )
+    return named
+
+
+def choice_from_environment(family: str, precision: PrecisionType) -> BackendChoice | None:
+    """The choice that the family's variables make for ``precision``, None when they make none."""
+    settings = FAMILIES[family]
+    found: str | None = None
+    choice: BackendChoice | None = None
+    for variable in settings.variables:
+        raw = os.environ.get(variable)
+        if raw is None or not raw.strip():
+            continue
+        parsed = _parse(variable, raw, settings.tunable).get(precision)
+        if found is not None and parsed != choice:
+            raise UnsupportedError(f"{found} and its alias {variable} disagree: {os.environ[found]!r}, {raw!r}")
+        found, choice = variable, parsed
+    return choice
+
+
+def auto_tune_from_environment() -> bool:
+    """Whether PRIMUS_TURBO_AUTO_TUNE is 1; 0, empty and unset mean no, anything else is an error."""
+    raw = os.environ.get(AUTO_TUNE_VARIABLE)
+    if raw is None or raw in ("", "0"):
+        return False
+    if raw == "1":
+        return True
+    raise UnsupportedError(f"{AUTO_TUNE_VARIABLE}={raw!r}: accepted are 0 and 1")

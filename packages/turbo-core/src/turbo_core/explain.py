@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: MIT
+"""`explain`: for a call, what each backend answers and which one would run. Nothing is computed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from turbo_core.backend import BackendType
+from turbo_core.dispatch import AutoKernelDispatcher
+from turbo_core.errors import BackendUnavailableError, UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Explanation", "ExplanationEntry", "OpInfo", "explain", "find_ops"]
+
+ENTRY_POINT_GROUP = "turbo_core.ops"
+
+
+@dataclass(frozen=True)
+class OpInfo:
+    """What `explain` and the doctor need of an op; a wheel names its own in the entry points ``turbo_core.ops``.
+
+    Attributes:
+        name: the public function's name.
+        dispatcher: who chooses for it.
+        calls: the public function's arguments -> the dispatcher's calls by role, forward first.
+        example: a device -> calls of a typical size there (memory may be allocated, nothing is computed).
+    """
+
+    name: str
+    dispatcher: type[AutoKernelDispatcher]
+    calls: Callable[..., Mapping[str, Any]]
+    example: Callable[[torch.device], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ExplanationEntry:
+    """One role of the op: the backend that would run (None if none would), why, and each backend's answer."""
+
+    role: str
+    call: str
+    backend: BackendType | None
+    reason: str
+    answers: Mapping[BackendType, str | None]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The answer of `explain`; ``str()`` of it is the text."""
+
+    op: str
+    entries: tuple[ExplanationEntry, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.op}:"]
+        for entry in self.entries:
+            chosen = "no backend" if entry.backend is None else entry.backend.name
+            lines.append(f"  {entry.role}: {chosen} ({entry.reason})")
+            lines.append(f"    call: {entry.call}")
+            for backend, why_not in entry.answers.items():
+                mark = "->" if backend is entry.backend else "  "
+                lines.append(f"    {mark} {backend.name:<10} {'can take it' if why_not is None else why_not}")
+        return "\n".join(lines)
+
+
+def find_ops() -> dict[str, importlib.metadata.EntryPoint]:
+    """Ops of all installed wheels by name, none of them imported yet."""
+    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def explain_calls(info: OpInfo, calls: Mapping[str, Any]) -> Explanation:
+    """What `explain` says of ready-made calls."""
+    entries = []
+    for role, call in calls.items():
+        try:
+            decision = info.dispatcher.resolve(call)
+            backend, reason = decision.backend, decision.reason
+        except BackendUnavailableError as error:
+            backend, reason = None, str(error)
+        entries.append(
+            ExplanationEntry(role, info.dispatcher.describe(call), backend, reason, info.dispatcher.answers(call))
+        )
+    return Explanation(info.name, tuple(entries))
+
+
+def explain(op: str, *args: Any, **kwargs: Any) -> Explanation:
+    """Print and return, for a call of ``op`` with these arguments, every backend's answer and which one would run.
+
+    Args:
+        op: name of a public function, like ``"gemm"``.
+        *args, **kwargs: its arguments; tensors are not read, only their shapes, strides, dtypes and devices.
+
+    Raises:
+        UnsupportedError: no installed wheel has the op, or the op itself refuses the arguments.
+    """
+    ops = find_ops()
+    if op not in ops:
+        raise UnsupportedError(f"explain: op={op!r} is not an op of an installed wheel; there are: {', '.join(ops)}")
+    info: OpInfo = ops[op].load()
+    explanation = explain_calls(info, info.calls(*args, **kwargs))
+    print(explanation)
+    return explanation

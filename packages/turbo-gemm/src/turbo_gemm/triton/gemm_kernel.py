@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: MIT
+"""The Triton GEMM kernel: persistent, grouped, XCD-aware, with bias and accumulation fused into its epilogue.
+
+One source for every target. What differs between targets is data: the rows of `gemm_tiles.py`.
+
+Names: M, N, K are the sizes of C[M, N] = A[M, K] B[K, N], whatever the storage order of A and B.
+"""
+
+import triton
+import triton.language as tl
+
+NARROW_BYTES: tl.constexpr = tl.constexpr(2**30)  # two dimensions of a block together stay under 2**31 bytes
+
+
+@triton.jit
+def xcd_swizzle(program, programs, XCDS: tl.constexpr):
+    """Position of `program` in a list of `programs` positions that holds the programs of one XCD side by side.
+
+    The hardware deals work-groups out round-robin: program p runs on XCD p % XCDS, and each XCD has an L2 of its own.
+    Neighbouring tiles share rows of A or columns of B, so neighbours belong on one XCD. XCD x runs the
+    programs x, x + XCDS, x + 2 XCDS, ...: that is programs // XCDS of them, and one more when
+    x < programs % XCDS. Laying the XCDs' lists one after another, program p = x + l * XCDS lands at
+
+        x * (programs // XCDS) + min(x, programs % XCDS) + l
+
+    which is a bijection of [0, programs) for every count, divisible by XCDS or not.
+    """
+    xcd = program % XCDS
+    return xcd * (programs // XCDS) + tl.minimum(xcd, programs % XCDS) + program // XCDS
+
+
+@triton.jit
+def tile_position(tile, num_tiles, tiles_m, tiles_n, GROUP_M: tl.constexpr, XCDS: tl.constexpr):
+    """(row, column) of the tile that this program takes as number `tile` of the launch.
+
+    Programs walk `tile = program, program + programs, ...`, so the tiles [w * programs, (w + 1) * programs) are one
+    wave. Within a wave the XCD order above applies; then the grouped order: GROUP_M rows of tiles are walked
+    column by column, so that a wave covers a near-square patch of C and its A and B panels stay in L2.
+    """
+    if XCDS > 1:
+        program = tl.program_id(0)
+        wave_start = tile - program
+        wave_size = tl.minimum(num_tiles - wave_start, tl.num_programs(0))
+        tile = wave_start + xcd_swizzle(program, wave_size, XCDS)
+    tiles_per_group = GROUP_M * tiles_n
+    first_m = (tile // tiles_per_group) * GROUP_M
+    rows = tl.minimum(tiles_m - first_m, GROUP_M)
+    within = tile % tiles_per_group
+    return first_m + within % rows, within // rows
+
+
+@triton.jit
+def block_pointers(base, stride_r, stride_c, R: tl.constexpr, C: tl.constexpr, WIDE: tl.constexpr):
+    """Pointers of an [R, C] block whose corner `base` points at.
+
+    The corner is one 64-bit scalar, so a tensor of any size is in reach; offsets inside the block are 32-bit, which
+    AMD's buffer instructions need, unless WIDE says that a block may span more than NARROW_BYTES along a dimension.
+    The assumptions are what the launcher checked before it passed WIDE = False.
+    """
+    r = tl.arange(0, R)
+    c = tl.arange(0, C)
+    if WIDE:
+        r = r.to(tl.int64)
+        c = c.to(tl.int64)
+    else:
+        item: tl.constexpr = base.dtype.element_ty.primitive_bitwidth // 8
+        tl.assume(stride_r >= 0)
+        tl.assume(stride_r <= NARROW_BYTES // (R * item))
+        tl.assume(stride_c >= 0)
+        tl.assume(stride_c <= NARROW_BYTES // (C * item))
+    return base + (r[:, None] * stride_r + c[None, :] * stride_c)
+
+
+@triton.jit
+def load_block(
+    base, row0, col0, rows, cols, stride_r, stride_c, R: tl.constexpr, C: tl.constexpr, MASK_R: tl.constexpr,
+    MASK_C: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """The [R, C] block at (row0, col0), corner `base`; what lies past (rows, cols) of the matrix reads as zero."""
+    pointers = block_pointers(base, stride_r, stride_c, R, C, WIDE)
+    r = tl.arange(0, R)
+    c = tl.arange(0, C)
+    if MASK_R and MASK_C:
+        block = tl.load(pointers, mask=(r < rows - row0)[:, None] & (c < cols - col0)[None, :], other=0.0)
+    elif MASK_R:
+        block = tl.load(pointers, mask=(r < rows - row0)[:, None], other=0.0)
+    elif MASK_C:
+        block = tl.load(pointers, mask=(c < cols - col0)[None, :], other=0.0)
+    else:
+        block = tl.load(pointers)
+    return block
+
+
+@triton.jit
+def finish_block(
+    acc, c, bias, row0, col0, M, N, stride_cm, stride_cn, stride_bias, R: tl.constexpr, C: tl.constexpr,
+    ACCUMULATE: tl.constexpr, DESC_C: tl.constexpr, MASK_MN: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """Add bias and the old C in float32, round once, store the [R, C] block at (row0, col0)."""
+    if bias is not None:
+        n = col0 + tl.arange(0, C)
+        offset = n.to(tl.int64) * stride_bias
+        acc += tl.load(bias + offset, mask=n < N, other=0.0).to(tl.float32)[None, :]
+    if DESC_C:
+        if ACCUMULATE:
+            acc += c.load([row0, col0]).to(tl.float32)
+        c.store([row0, col0], acc.to(c.dtype))
+    else:
+        base = c + row0.to(tl.int64) * stride_cm + col0.to(tl.int64) * stride_cn
+        if ACCUMULATE:
+            old = load_block(base, row0, col0, M, N, stride_cm, stride_cn, R, C, MASK_MN, MASK_MN, WIDE)
+            acc += old.to(tl.float32)
+        pointers = block_pointers(base, stride_cm, stride_cn, R, C, WIDE)
+        value = acc.to(c.dtype.element_ty)
+        if MASK_MN:
+            r = tl.arange(0, R)
+            n = tl.arange(0, C)
+            tl.store(pointers, value, mask=(r < M - row0)[:, None] & (n < N - col0)[None, :])
+        else:
+            tl.store(pointers, value)
+
+
+@triton.jit
+def gemm_kernel(
+    a, b, c, bias, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_bias,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, XCDS: tl.constexpr,
+    A_T: tl.constexpr, B_T: tl.constexpr, DESC_AB: tl.constexpr, DESC_C: tl.constexpr, UPCAST: tl.constexpr,
+    ACCUMULATE: tl.constexpr, MASK_MN: tl.constexpr, MASK_K: tl.constexpr, WIDE: tl.constexpr,
+    FLATTEN: tl.constexpr, SUBTILE: tl.constexpr
+):  # fmt: skip
+    """C = A B (+ bias) (+ C).
+
+        C[m, n] = round(sum_k A[m, k] * B[k, n]  + bias[n]  + (C[m, n] if ACCUMULATE))
+
+    a      [M, K]  fp16, bf16 or fp32; strides (stride_am, stride_ak), any, in elements. With DESC_AB a tensor descriptor
+                   of [M, K] (block [BLOCK_M, BLOCK_K]), or of the stored [K, M] (block [BLOCK_K, BLOCK_M]) when A_T.
+    b      [K, N]  likewise; with DESC_AB a descriptor of [K, N], or of the stored [N, K] when B_T.
+    c      [M, N]  fp16, bf16 or fp32; any strides. With DESC_C a descriptor, block [BLOCK_M, BLOCK_N / SUBTILE].
+    bias   [N]     any of the three dtypes, any stride; or None.
+
+    Accumulation: float32, k ascending in steps of BLOCK_K; bias and the old C are added in float32; one rounding.
+    16-bit operands of one dtype go to the matrix units as they are; float32 operands and (UPCAST) operands of two dtypes
+    are multiplied as float32 with input_precision="ieee", never tf32 or xf32.
+    Offsets are 64-bit: tensors may hold more than 2**31 elements. Past the edge of A and B zeros are read, from both,
+    so a NaN or infinity beyond K of one operand never meets the other.
+    Deterministic: one program writes an element of C, in one order of k; no atomics.
+    Launch: a one-dimensional grid of any size from 1 up; each program walks tiles program, program + programs, ...
+    MASK_MN, MASK_K: M, N or K may not be multiples of the block. WIDE: see load_block. FLATTEN: fuse the tile loop and
+    the k loop, so that loads of the next tile start under the epilogue. SUBTILE (1 or 2): store C in that
+    many column slices, which divides the shared memory that the store needs.
+    Source: written for this library; the schedule is the textbook persistent, grouped GEMM.
+    """
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    num_tiles = tiles_m * tiles_n
+    k_blocks = tl.cdiv(K, BLOCK_K)
+    programs = tl.num_programs(0)
+    SUB_N: tl.constexpr = BLOCK_N // SUBTILE
+
+    # The epilogue recomputes its position from a counter of its own: a value that lives across the flattened loop's
+    # seam would keep the compiler from fusing the two loops.
+    done = tl.program_id(0) - programs
+    for tile in tl.range(tl.program_id(0), num_tiles, programs, flatten=FLATTEN):
+        tile_m, tile_n = tile_position(tile, num_tiles, tiles_m, tiles_n, GROUP_M, XCDS)
+        row0 = tile_m * BLOCK_M
+        col0 = tile_n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        if not DESC_AB:
+            a_corner = a + row0.to(tl.int64) * stride_am
+            b_corner = b + col0.to(tl.int64) * stride_bn
+        for k_block in range(k_blocks):
+            k0 = k_block * BLOCK_K
+            if DESC_AB:
+                if A_T:
+                    a_block = a.load([k0, row0]).T
+                else:
+                    a_block = a.load([row0, k0])
+                if B_T:
+                    b_block = b.load([col0, k0]).T
+                else:
+                    b_block = b.load([k0, col0])
+            else:
+                a_block = load_block(
+                    a_corner, row0, k0, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, MASK_MN, MASK_K, WIDE
+                )
+                b_block = load_block(
+                    b_corner, k0, col0, K, N, stride_bk, stride_bn, BLOCK_K, BLOCK_N, MASK_K, MASK_MN, WIDE
+                )
+                a_corner += BLOCK_K * tl.cast(stride_ak, tl.int64)
+                b_corner += BLOCK_K * tl.cast(stride_bk, tl.int64)
+            if UPCAST:
+                a_block = a_block.to(tl.float32)
+                b_block = b_block.to(tl.float32)
+            acc = tl.dot(a_block, b_block, acc, input_precision="ieee")
+
+        done += programs
+        tile_m, tile_n = tile_position(done, num_tiles, tiles_m, tiles_n, GROUP_M, XCDS)
+        row0 = tile_m * BLOCK_M
+        col0 = tile_n * BLOCK_N
+        if SUBTILE == 2:
+            left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, SUB_N)), (0, 2, 1)))
+            finish_block(
+                left, c, bias, row0, col0, M, N, stride_cm, stride_cn, stride_bias, BLOCK_M, SUB_N,
+                ACCUMULATE, DESC_C, MASK_MN, WIDE
+            )  # fmt: skip
+            finish_block(
+                right, c, bias, row0, col0 + SUB_N, M, N, stride_cm, stride_cn, stride_bias, BLOCK_M, SUB_N,
+                ACCUMULATE, DESC_C, MASK_MN, WIDE
+            )  # fmt: skip
+        else:
+            finish_block(
+                acc, c, bias, row0, col0, M, N, stride_cm, stride_cn, stride_bias, BLOCK_M, BLOCK_N,
+                ACCUMULATE, DESC_C, MASK_MN, WIDE
+            )  # fmt: skip

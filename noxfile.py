@@ -85,3 +85,67 @@ def lint(session: nox.Session) -> None:
         session.error(f"lint takes --fix and nothing else, not {' '.join(arguments)}")
     if failed := run_lint(session, python):
         session.error("failed: " + ", ".join(failed))
+
+
+def add_wheel_session(name: str) -> None:
+    @nox.session(name=f"test-{name}")
+    def test_wheel(session: nox.Session) -> None:
+        python, arguments = environment(session)
+        pytest(session, python, [f"packages/{name}/tests"], arguments)
+
+    test_wheel.__doc__ = f"The tests of {name} alone."
+
+
+for wheel in wheels():
+    add_wheel_session(wheel.name)
+
+
+def test_arch(session: nox.Session, arch: str) -> None:
+    python, arguments = environment(session)
+    plan = testing.arch_plan(arch, testing.devices(python))
+    print(plan.line, flush=True)
+    for run in plan.runs:
+        pytest(session, python, [], [*run, *arguments], **plan.environment)
+
+
+@nox.session(name="test-gfx942")
+def test_gfx942(session: nox.Session) -> None:
+    """The op tests for gfx942 (MI300X, MI325X): on the card where there is one; the first line says what runs."""
+    test_arch(session, "gfx942")
+
+
+@nox.session(name="test-gfx950")
+def test_gfx950(session: nox.Session) -> None:
+    """The op tests for gfx950 (MI350X, MI355X): on the card where there is one; the first line says what runs."""
+    test_arch(session, "gfx950")
+
+
+@nox.session
+def isolation(session: nox.Session) -> None:
+    """Build every wheel and sdist, install each alone in a clean environment, smoke-test it from outside the tree."""
+    python, arguments = environment(session)
+    pytest(session, python, ["tests-integration/test_isolation.py"], arguments)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Wheels and sdists of all packages into dist/, their contents checked. Names after `--` choose packages."""
+    python, arguments = environment(session)
+    session.run(python, "-m", "tools.wheelhouse", "dist", *arguments, external=True)
+
+
+@nox.session(name="new-wheel")
+def new_wheel(session: nox.Session) -> None:
+    """Make a new wheel from common/template: `nox -s new-wheel -- turbo-foo`."""
+    python, arguments = environment(session)
+    session.run(python, "-m", "tools.new_wheel", *arguments, external=True)
+
+
+@nox.session
+def benchmark(session: nox.Session) -> None:
+    """A program of benchmark/: `nox -s benchmark -- ops/training/bench_gemm_turbo.py --dtype bf16`."""
+    python, arguments = environment(session)
+    if not arguments:
+        programs = sorted(str(path.relative_to(ROOT / "benchmark")) for path in ROOT.glob("benchmark/**/bench_*.py"))
+        session.error("name a program: " + ", ".join(programs))
+    session.run(python, str(Path("benchmark") / arguments[0]), *arguments[1:], external=True)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 from tools.monorepo import ROOT, wheels
 
@@ -115,7 +114,3 @@ def arch_plan(arch: str, found: list[Device]) -> ArchPlan:
     )
     environment = {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "", "TURBO_TEST_ARCH": arch}
     return ArchPlan(line, [*audit_run, ["-p", "tools.arch_plugin", *ops, *no_audit]], environment)
-
-
-def relative(paths: list[Path]) -> list[str]:
-    return [str(path.relative_to(ROOT)) for path in paths]

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""Smoke test of an installed primus-turbo: a plain program, so that it runs where nothing else is installed."""
+
+import importlib.util
+
+import primus_turbo
+
+
+def without_torch() -> None:
+    try:
+        primus_turbo.pytorch  # noqa: B018  (loading it is the test)
+    except ImportError as error:
+        assert "pip install" in str(error), f"no line to type in: {error}"
+    else:
+        raise AssertionError("primus_turbo.pytorch was loaded without torch")
+
+
+def with_torch() -> None:
+    import primus_turbo.pytorch as turbo
+    import torch
+
+    a, b = torch.randn(5, 7), torch.randn(3, 7)
+    expected = (a.double() @ b.double().T).float()
+    torch.testing.assert_close(turbo.ops.gemm(a, b, trans_b=True), expected, rtol=1e-4, atol=1e-4)
+    layer = turbo.modules.Linear(7, 3)
+    layer(a).sum().backward()
+    torch.testing.assert_close(layer.bias.grad, torch.full((3,), 5.0))
+    assert turbo.core.backend.BackendType.TORCH.name == "TORCH"
+
+
+if __name__ == "__main__":
+    if importlib.util.find_spec("torch") is None:
+        without_torch()
+        print("primus-turbo: ok without torch")
+    else:
+        with_torch()
+        print("primus-turbo: ok with torch")

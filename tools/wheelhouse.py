@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: MIT
+"""Builds wheels and sdists and checks what is in them.
+
+    python -m tools.wheelhouse OUT_DIR [WHEEL ...]
+
+A package is built as pip would build it: the sdist from the tree, then the wheel from the sdist, so a file that the
+sdist lost is missing in the wheel too, and the check says so. Needs the packages `build` and `packaging`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import configparser
+import email
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from packaging.requirements import Requirement
+
+from tools.monorepo import PACKAGES, USERS_OWN, Wheel, normalised, wheels
+
+WHEEL_LIMIT = 5 * 1024 * 1024
+SDIST_TOP = {"PKG-INFO", "README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "src", "tests", ".gitignore"}
+
+
+@dataclass(frozen=True)
+class Built:
+    package: Wheel
+    wheel: Path
+    sdist: Path
+
+
+def build(package: Wheel, out: Path, isolated: bool = True) -> Built:
+    """The wheel and the sdist of one package, in `out`. Isolated: with build requirements fetched for this build."""
+    with tempfile.TemporaryDirectory(prefix="turbo-build-") as scratch:
+        command = [sys.executable, "-m", "build", "--outdir", scratch, str(package.path)]
+        if not isolated:
+            command.insert(3, "--no-isolation")
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{package.name} does not build:\n{done.stdout}\n{done.stderr}")
+        out.mkdir(parents=True, exist_ok=True)
+        moved = [Path(shutil.move(path, out / path.name)) for path in Path(scratch).iterdir()]
+    by_suffix = {path.suffix: path for path in moved}
+    if set(by_suffix) != {".whl", ".gz"}:
+        raise RuntimeError(f"{package.name}: expected one wheel and one sdist, got {[path.name for path in moved]}")
+    return Built(package, by_suffix[".whl"], by_suffix[".gz"])
+
+
+def wheel_problems(package: Wheel, path: Path) -> list[str]:
+    """What is wrong with a built wheel; an empty list when nothing is."""
+    problems: list[str] = []
+    if path.stat().st_size > WHEEL_LIMIT:
+        problems.append(f"{path.stat().st_size} bytes: the limit is {WHEEL_LIMIT}")
+    with zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        info = f"{package.import_name}-{package.version}.dist-info"
+        inside = {name for name in names if name.startswith(f"{package.import_name}/")}
+        problems += [f"stray file {name}" for name in names if name not in inside and not name.startswith(f"{info}/")]
+        problems += [f"stray file {name}" for name in inside if _is_rubbish(name)]
+        problems += _difference(package, inside)
+        if f"{info}/licenses/LICENSE" not in names:
+            problems.append("no LICENSE")
+        problems += _metadata_problems(package, archive.read(f"{info}/METADATA").decode())
+        if f"{info}/entry_points.txt" in names:
+            problems += _entry_point_problems(archive.read(f"{info}/entry_points.txt").decode(), inside)
+    return [f"{path.name}: {problem}" for problem in problems]
+
+
+def sdist_problems(package: Wheel, path: Path) -> list[str]:
+    """What is wrong with a built sdist; an empty list when nothing is."""
+    problems: list[str] = []
+    root = f"{package.import_name}-{package.version}"
+    with tarfile.open(path) as archive:
+        names = {member.name for member in archive.getmembers() if member.isfile()}
+        for name in sorted(names):
+            parts = PurePosixPath(name).parts
+            if parts[0] != root or parts[1] not in SDIST_TOP or _is_rubbish(name):
+                problems.append(f"stray file {name}")
+        for name in ("PKG-INFO", "README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml"):
+            if f"{root}/{name}" not in names:
+                problems.append(f"no {name}")
+        inside = {name.removeprefix(f"{root}/src/") for name in names if name.startswith(f"{root}/src/")}
+        problems += _difference(package, inside)
+        pkg_info = archive.extractfile(f"{root}/PKG-INFO")
+        if pkg_info is not None:
+            problems += _metadata_problems(package, pkg_info.read().decode())
+    return [f"{path.name}: {problem}" for problem in problems]
+
+
+def _difference(package: Wheel, inside: set[str]) -> list[str]:
+    """Files of src/ that an archive lost, and files that it has and src/ has not."""
+    source = package.path / "src"
+    tree = {path.relative_to(source).as_posix() for path in package.source.rglob("*") if path.is_file()}
+    tree = {name for name in tree if not _is_rubbish(name)}
+    lost = [f"lost src/{name}" for name in sorted(tree - inside)]
+    return lost + [f"{name} is not in src/" for name in sorted(inside - tree) if not _is_rubbish(name)]
+
+
+def _is_rubbish(name: str) -> bool:
+    path = PurePosixPath(name)
+    hidden = path.name.startswith(".") and path.name != ".gitignore"
+    return hidden or "__pycache__" in path.parts or path.suffix in {".pyc", ".pyo", ".orig", ".rej", ".swp"}
+
+
+def _metadata_problems(package: Wheel, text: str) -> list[str]:
+    metadata = email.message_from_string(text)
+    problems = []
+    if normalised(metadata["Name"]) != package.name or metadata["Version"] != package.version:
+        problems.append(f"metadata is of {metadata['Name']} {metadata['Version']}, not {package.name} {package.version}")
+    if metadata["License-Expression"] != "MIT":
+        problems.append(f"License-Expression is {metadata['License-Expression']!r}, not 'MIT'")
+    for line in metadata.get_all("Requires-Dist", []):
+        requirement = Requirement(line)
+        outside_extras = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if outside_extras and normalised(requirement.name) in USERS_OWN:
+            problems.append(f"requires {line!r}: it belongs into an extra")
+    return problems
+
+
+def _entry_point_problems(text: str, inside: set[str]) -> list[str]:
+    parser = configparser.ConfigParser(delimiters=("=",))
+    parser.optionxform = str  # type: ignore[method-assign, assignment]
+    parser.read_string(text)
+    problems = []
+    for section in parser.sections():
+        for name, target in parser.items(section):
+            module = target.split(":")[0].strip().replace(".", "/")
+            if not {f"{module}.py", f"{module}/__init__.py"} & inside:
+                problems.append(f"entry point {section}: {name} = {target} names no module of the wheel")
+    return problems
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="tools.wheelhouse", description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path, help="folder that receives the wheels and sdists")
+    parser.add_argument("names", nargs="*", metavar="WHEEL", help="packages to build (default: all)")
+    options = parser.parse_args(argv)
+    known = {package.name: package for package in wheels()}
+    unknown = set(options.names) - set(known)
+    if unknown:
+        parser.error(f"no such package: {', '.join(sorted(unknown))}; there are {', '.join(known)} in {PACKAGES}")
+    problems: list[str] = []
+    for package in [known[name] for name in options.names] or list(known.values()):
+        built = build(package, options.out)
+        problems += wheel_problems(package, built.wheel) + sdist_problems(package, built.sdist)
+        for path in (built.wheel, built.sdist):
+            print(f"{path}  {path.stat().st_size / 1024:.0f} KiB", flush=True)
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: MIT
+"""``torch.nn`` modules."""
+
+from turbo_gemm.pytorch.modules.linear import Linear
+
+__all__ = ["Linear"]

@@ -27,7 +27,10 @@ AUTO_TUNE_VARIABLE = "PRIMUS_TURBO_AUTO_TUNE"
 
 @dataclass(frozen=True)
 class Family:
-    """Ops that share one setting: the variables that hold it (first name, then aliases) and if it may be tuned."""
+    """Ops that share one setting: the variables that hold it (first name, then aliases) and if it may be tuned.
+
+    Without variables, the setting can be made in code alone.
+    """
 
     variables: tuple[str, ...]
     tunable: bool = True
@@ -41,6 +44,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "sparse_attn": Family(("PRIMUS_TURBO_SPARSE_ATTN_BACKEND",)),
         # each rank would time a different exchange, and a wrong pick would hang the job
         "moe_dispatch_combine": Family(("PRIMUS_TURBO_MOE_DISPATCH_COMBINE_BACKEND",), tunable=False),
+        "norm_act": Family(()),
     }
 )
 

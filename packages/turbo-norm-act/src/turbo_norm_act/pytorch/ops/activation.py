@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: MIT
+"""`swiglu`, `geglu` and their forms with probs: one registered op, ``turbo_norm_act::glu``, with its gradients.
+
+The op works on rows [T, H]: leading dimensions are flattened before it (a view, unless x's strides forbid one).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from turbo_core import OpInfo, UnsupportedError
+from turbo_norm_act.pytorch.kernels.activation_impl import (
+    GluBackward,
+    GluDispatcher,
+    GluForward,
+    halves,
+    run_backward,
+    run_forward,
+)
+from turbo_norm_act.pytorch.ops.checks import check_activation, check_clamp
+from turbo_norm_act.values import Formula
+
+__all__ = [
+    "GEGLU",
+    "GEGLU_WITH_PROBS",
+    "SWIGLU",
+    "SWIGLU_WITH_PROBS",
+    "geglu",
+    "geglu_with_probs",
+    "swiglu",
+    "swiglu_with_probs",
+]
+
+GPT_OSS_ALPHA = 1.702
+_Optional = torch.Tensor | None
+
+# --- registration ---------------------------------------------------------------------------------------------------
+
+_library = torch.library.Library("turbo_norm_act", "FRAGMENT")
+_library.define(
+    "glu(Tensor x, Tensor? up, Tensor? probs, Tensor? row_mask, str activation, float limit, float alpha, "
+    "bool interleaved) -> Tensor",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+_library.define(
+    "glu_backward(Tensor dout, Tensor x, Tensor? up, Tensor? probs, Tensor? row_mask, str activation, float limit, "
+    "float alpha, bool interleaved, bool need_x, bool need_up, bool need_probs) "
+    "-> (Tensor dx, Tensor dup, Tensor dprobs)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+
+
+def _glu(
+    x: torch.Tensor,
+    up: _Optional,
+    probs: _Optional,
+    row_mask: _Optional,
+    activation: str,
+    limit: float,
+    alpha: float,
+    interleaved: bool,
+) -> torch.Tensor:
+    return run_forward(x, up, probs, row_mask, Formula(activation, limit, alpha), interleaved)
+
+
+def _glu_fake(x: torch.Tensor, up: _Optional, *_: Any) -> torch.Tensor:
+    return x.new_empty((x.shape[0], x.shape[1] // 2 if up is None else x.shape[1]))
+
+
+def _glu_backward(
+    dout: torch.Tensor,
+    x: torch.Tensor,
+    up: _Optional,
+    probs: _Optional,
+    row_mask: _Optional,
+    activation: str,
+    limit: float,
+    alpha: float,
+    interleaved: bool,
+    need_x: bool,
+    need_up: bool,
+    need_probs: bool,
+) -> tuple[torch.Tensor, ...]:
+    wanted = need_x, need_up, need_probs
+    gradients = run_backward(dout, x, up, probs, row_mask, Formula(activation, limit, alpha), interleaved, wanted)
+    return tuple(x.new_empty(0) if gradient is None else gradient for gradient in gradients)
+
+
+def _glu_backward_fake(
+    dout: torch.Tensor,
+    x: torch.Tensor,
+    up: _Optional,
+    probs: _Optional,
+    row_mask: _Optional,
+    activation: str,
+    limit: float,
+    alpha: float,
+    interleaved: bool,
+    need_x: bool,
+    need_up: bool,
+    need_probs: bool,
+) -> tuple[torch.Tensor, ...]:
+    return (
+        x.new_empty(x.shape) if need_x else x.new_empty(0),
+        x.new_empty(x.shape) if need_up else x.new_empty(0),
+        x.new_empty(0) if probs is None or not need_probs else x.new_empty((x.shape[0],), dtype=probs.dtype),
+    )
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.save_for_backward(*inputs[:4])
+    ctx.formula = inputs[4:]
+
+
+def _backward(ctx: Any, dout: torch.Tensor) -> tuple[_Optional, ...]:
+    needed = ctx.needs_input_grad[:3]
+    gradients = torch.ops.turbo_norm_act.glu_backward(dout, *ctx.saved_tensors, *ctx.formula, *needed)
+    return *(gradient if need else None for gradient, need in zip(gradients, needed)), None, None, None, None, None
+
+
+_library.impl("glu", _glu, "CompositeExplicitAutograd")
+_library.impl("glu_backward", _glu_backward, "CompositeExplicitAutograd")
+torch.library.register_fake("turbo_norm_act::glu", _glu_fake, lib=_library)
+torch.library.register_fake("turbo_norm_act::glu_backward", _glu_backward_fake, lib=_library)
+torch.library.register_autograd("turbo_norm_act::glu", _backward, setup_context=_setup_context, lib=_library)
+
+# --- the public functions -------------------------------------------------------------------------------------------
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    return x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _silu(limit: float | None, alpha: float | None) -> Formula:
+    if limit is None:
+        return Formula("silu")
+    return Formula("clamped", float(limit), GPT_OSS_ALPHA if alpha is None else float(alpha))
+
+
+def _gelu(op: str, approximate: str) -> Formula:
+    if approximate not in ("none", "tanh"):
+        raise UnsupportedError(f"{op}: approximate={approximate!r}; 'none' (erf) and 'tanh' are accepted")
+    return Formula("gelu" if approximate == "none" else "gelu_tanh")
+
+
+def _plain(x: torch.Tensor, up: _Optional, formula: Formula, interleaved: bool) -> torch.Tensor:
+    rows = torch.ops.turbo_norm_act.glu(_rows(x), None if up is None else _rows(up), None, None, *formula, interleaved)
+    return rows.view(*x.shape[:-1], rows.shape[1])
+
+
+def swiglu(
+    x: torch.Tensor,
+    up: torch.Tensor | None = None,
+    *,
+    limit: float | None = None,
+    alpha: float | None = None,
+    interleaved: bool = False,
+) -> torch.Tensor:
+    """silu(gate) up, differentiable; with a limit, the gate of GPT-OSS.
+
+    With ``limit``: (clamp(up, -limit, limit) + 1) g sigmoid(alpha g) where g = min(gate, limit).
+
+    Args:
+        x: [..., 2H], gate in the first half and up in the second; or the gate [..., H] where ``up`` is given. bfloat16,
+            float16 or float32, any strides.
+        up: [..., H], of x's shape and dtype.
+        limit: None, or at least 0 (GPT-OSS: 7.0; inf clamps nothing).
+        alpha: with a limit only; default 1.702.
+        interleaved: gate in the even and up in the odd columns of the packed x (how GPT-OSS stores them).
+
+    Returns:
+        [..., H] in x's dtype, contiguous.
+
+    Raises:
+        UnsupportedError: an argument is outside the above; nothing has been computed.
+        BackendUnavailableError: the backend set in code cannot take the call.
+    """
+    check_activation("swiglu", x, up, None, None, interleaved)
+    check_clamp("swiglu", limit, alpha)
+    return _plain(x, up, _silu(limit, alpha), interleaved)
+
+
+def geglu(
+    x: torch.Tensor, up: torch.Tensor | None = None, *, approximate: str = "none", interleaved: bool = False
+) -> torch.Tensor:
+    """gelu(gate) up, differentiable; ``approximate`` as in torch.nn.functional.gelu ("none": erf, or "tanh").
+
+    Arguments, result and errors as for `swiglu`.
+    """
+    check_activation("geglu", x, up, None, None, interleaved)
+    return _plain(x, up, _gelu("geglu", approximate), interleaved)
+
+
+def swiglu_with_probs(
+    x: torch.Tensor,
+    probs: torch.Tensor | None = None,
+    row_mask: torch.Tensor | None = None,
+    *,
+    limit: float | None = None,
+    alpha: float | None = None,
+    interleaved: bool = False,
+) -> torch.Tensor:
+    """silu(gate) up probs for each row, as in a mixture of experts; differentiable in x and probs.
+
+    Args:
+        x: [..., 2H] packed, as for `swiglu`; T is the product of the leading dimensions.
+        probs: [T], bfloat16, float16 or float32; its gradient is summed in float32. None: no factor.
+        row_mask: [T] integer or bool; a row where it is 0 is not read, whatever it holds, and its output and
+            gradients are zeros. None: all rows count.
+        limit, alpha, interleaved: as for `swiglu`.
+
+    Returns:
+        [T, H] in x's dtype, contiguous: always two dimensions.
+
+    Raises:
+        as `swiglu`.
+    """
+    check_activation("swiglu_with_probs", x, None, probs, row_mask)
+    check_clamp("swiglu_with_probs", limit, alpha)
+    return torch.ops.turbo_norm_act.glu(_rows(x), None, probs, row_mask, *_silu(limit, alpha), interleaved)
+
+
+def geglu_with_probs(
+    x: torch.Tensor,
+    probs: torch.Tensor | None = None,
+    row_mask: torch.Tensor | None = None,
+    *,
+    approximate: str = "none",
+    interleaved: bool = False,
+) -> torch.Tensor:
+    """gelu(gate) up probs for each row; ``approximate`` as for `geglu`, all else as for `swiglu_with_probs`."""
+    check_activation("geglu_with_probs", x, None, probs, row_mask)
+    formula = _gelu("geglu_with_probs", approximate)
+    return torch.ops.turbo_norm_act.glu(_rows(x), None, probs, row_mask, *formula, interleaved)
+
+
+# --- for turbo_core.explain and the doctor --------------------------------------------------------------------------
+
+
+def _calls(
+    x: torch.Tensor, up: _Optional, probs: _Optional, row_mask: _Optional, formula: Formula, interleaved: bool
+) -> dict[str, Any]:
+    gate, second = halves(_rows(x), interleaved) if up is None else (_rows(x), _rows(up))
+    dprobs = None if probs is None else probs.new_empty((1,), dtype=torch.float32).expand(gate.shape[0])
+    backward = GluBackward(gate, gate, second, probs, row_mask, formula, gate, second, dprobs)
+    return {"forward": GluForward(gate, second, probs, row_mask, formula), "backward": backward}
+
+
+def _swiglu_calls(
+    x: Any, up: Any = None, *, limit: Any = None, alpha: Any = None, interleaved: bool = False
+) -> dict[str, Any]:
+    check_activation("swiglu", x, up, None, None, interleaved)
+    check_clamp("swiglu", limit, alpha)
+    return _calls(x, up, None, None, _silu(limit, alpha), interleaved)
+
+
+def _geglu_calls(x: Any, up: Any = None, *, approximate: str = "none", interleaved: bool = False) -> dict[str, Any]:
+    check_activation("geglu", x, up, None, None, interleaved)
+    return _calls(x, up, None, None, _gelu("geglu", approximate), interleaved)
+
+
+def _swiglu_with_probs_calls(
+    x: Any, probs: Any = None, row_mask: Any = None, *, limit: Any = None, alpha: Any = None, interleaved: bool = False
+) -> dict[str, Any]:
+    check_activation("swiglu_with_probs", x, None, probs, row_mask)
+    check_clamp("swiglu_with_probs", limit, alpha)
+    return _calls(x, None, probs, row_mask, _silu(limit, alpha), interleaved)
+
+
+def _geglu_with_probs_calls(
+    x: Any, probs: Any = None, row_mask: Any = None, *, approximate: str = "none", interleaved: bool = False
+) -> dict[str, Any]:
+    check_activation("geglu_with_probs", x, None, probs, row_mask)
+    return _calls(x, None, probs, row_mask, _gelu("geglu_with_probs", approximate), interleaved)
+
+
+def _info(name: str, calls: Callable[..., dict[str, Any]], with_probs: bool) -> OpInfo:
+    def example(device: torch.device) -> dict[str, Any]:
+        one = torch.empty((1, 1), dtype=torch.bfloat16, device=device)
+        rest = [one[0].float().expand(4096)] if with_probs else []
+        return calls(one.expand(4096, 8192), *rest)
+
+    return OpInfo(name, GluDispatcher, calls, example)
+
+
+SWIGLU = _info("swiglu", _swiglu_calls, False)
+GEGLU = _info("geglu", _geglu_calls, False)
+SWIGLU_WITH_PROBS = _info("swiglu_with_probs", _swiglu_with_probs_calls, True)
+GEGLU_WITH_PROBS = _info("geglu_with_probs", _geglu_with_probs_calls, True)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""What the ops accept. Every refusal names the argument, what it was and what is accepted."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from turbo_core import UnsupportedError
+
+__all__ = ["check_activation", "check_clamp", "check_norm"]
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+MASK_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+_ACCEPTED = ", ".join(map(str, DTYPES))
+
+
+def _what(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {list(value.shape)}, {value.dtype}, on {value.device}"
+    return repr(value)
+
+
+def _check_data(op: str, name: str, value: Any) -> None:
+    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        raise UnsupportedError(f"{op}: {name} is {_what(value)}; a tensor of at least 1 dimension is accepted")
+    if value.dtype not in DTYPES:
+        raise UnsupportedError(f"{op}: {name}.dtype={value.dtype}; accepted are {_ACCEPTED}")
+
+
+def _check_same(op: str, name: str, value: Any, x: torch.Tensor, x_name: str) -> None:
+    _check_data(op, name, value)
+    if value.shape != x.shape or value.dtype != x.dtype or value.device != x.device:
+        raise UnsupportedError(f"{op}: {name} is {_what(value)}; {x_name} is {_what(x)}, and they must be alike")
+
+
+def _check_vector(
+    op: str, name: str, value: Any, size: int, x: torch.Tensor, dtypes: tuple[torch.dtype, ...] = DTYPES
+) -> None:
+    if value is None:
+        return
+    if (
+        not isinstance(value, torch.Tensor)
+        or value.shape != (size,)
+        or value.dtype not in dtypes
+        or value.device != x.device
+    ):
+        accepted = ", ".join(map(str, dtypes))
+        raise UnsupportedError(
+            f"{op}: {name} is {_what(value)}; None or a tensor of shape [{size}] on {x.device} in one of {accepted} "
+            f"is accepted"
+        )
+
+
+def _check_number(op: str, name: str, value: Any, least: float, accepted: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
+        raise UnsupportedError(f"{op}: {name}={value!r}; {accepted} is accepted")
+
+
+def check_norm(op: str, x: Any, residual: Any, gamma: Any, beta: Any, eps: Any, has_residual: bool = False) -> None:
+    _check_data(op, "x", x)
+    if has_residual:
+        _check_same(op, "residual", residual, x, "x")
+    _check_vector(op, "gamma", gamma, x.shape[-1], x)
+    _check_vector(op, "beta", beta, x.shape[-1], x)
+    _check_number(op, "eps", eps, 0.0, "a number that is not negative")
+
+
+def check_activation(op: str, x: Any, up: Any, probs: Any, row_mask: Any, interleaved: bool = False) -> None:
+    _check_data(op, "x", x)
+    if up is not None:
+        _check_same(op, "up", up, x, "x")
+        if interleaved:
+            raise UnsupportedError(f"{op}: interleaved=True with up given; one packed tensor is accepted")
+    elif x.shape[-1] % 2:
+        raise UnsupportedError(f"{op}: x.shape[-1]={x.shape[-1]}; gate and up packed in it make it even (or give up)")
+    tokens = math.prod(x.shape[:-1])
+    _check_vector(op, "probs", probs, tokens, x)
+    _check_vector(op, "row_mask", row_mask, tokens, x, MASK_DTYPES)
+
+
+def check_clamp(op: str, limit: Any, alpha: Any) -> None:
+    if limit is None:
+        if alpha is not None:
+            raise UnsupportedError(f"{op}: alpha={alpha!r} without limit; alpha is read only with a limit (inf: no clamp)")
+        return
+    _check_number(op, "limit", limit, 0.0, "None or a number that is not negative")
+    if alpha is not None:
+        _check_number(op, "alpha", alpha, -math.inf, "None or a number")

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: MIT
+"""Device code of the gated activations, forward and backward: one template, ACTIVATION names the formula.
+
+    out[t, h] = act(gate[t, h]) * up[t, h] * probs[t]            (0 where row_mask[t] is 0)
+
+    silu       act(g) = g sigmoid(g)
+    gelu       act(g) = g (1 + erf(g / sqrt 2)) / 2
+    gelu_tanh  act(g) = g (1 + tanh(z)) / 2 = g sigmoid(2 z),    z = sqrt(2 / pi) (g + 0.044715 g^3)
+    clamped    act(g) = g' sigmoid(alpha g') with g' = min(g, limit); and in the place of up, 1 + clamp(up, -limit, limit)
+
+    dgate = dout probs act'(gate) up      dup = dout probs act(gate)      dprobs[t] = sum over h of dout act(gate) up
+
+`clamped` is the gate of GPT-OSS (limit 7, alpha 1.702); a clamp passes the gradient on its edges and stops it outside,
+as torch.clamp does.
+
+Tensors: gate, up, dgate, dup [T, H] with a row stride and one column stride, so that the halves of a packed [T, 2H] and
+its even and odd columns are views; dout [T, H], last stride 1; out [T, H] contiguous; probs [T] of any float dtype;
+row_mask [T] integer or bool; dprobs float32 [T]. All arithmetic is float32, rounded once. A masked row is not read, so
+what stands there (NaN, say) goes nowhere; its output and gradients are zeros. No atomics: a row's dprobs is summed by
+one program, in a fixed order. NaN propagates.
+
+Source: SwiGLU and GEGLU, Shazeer 2020 (arXiv 2002.05202); GELU, Hendrycks and Gimpel 2016 (arXiv 1606.08415).
+"""
+
+import triton
+import triton.language as tl
+
+__all__ = ["glu_backward_kernel", "glu_forward_kernel"]
+
+
+@triton.jit
+def _sigmoid(x):
+    return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def _activate(gate, up, limit, alpha, ACTIVATION: tl.constexpr):
+    """act(gate), its derivative, the second factor and its derivative (what is not used costs nothing)."""
+    up_slope = tl.full(up.shape, 1.0, tl.float32)
+    if ACTIVATION == "silu":
+        sigmoid = _sigmoid(gate)
+        act = gate * sigmoid
+        slope = sigmoid * (1.0 + gate * (1.0 - sigmoid))
+    elif ACTIVATION == "gelu":
+        cdf = 0.5 + 0.5 * tl.erf(gate * 0.7071067811865476)
+        act = gate * cdf
+        slope = cdf + gate * 0.3989422804014327 * tl.exp(-0.5 * gate * gate)
+    elif ACTIVATION == "gelu_tanh":
+        square = gate * gate
+        sigmoid = _sigmoid(1.5957691216057308 * gate * (1.0 + 0.044715 * square))
+        act = gate * sigmoid
+        slope = sigmoid + act * (1.0 - sigmoid) * 1.5957691216057308 * (1.0 + 0.134145 * square)
+    else:
+        tl.static_assert(ACTIVATION == "clamped")
+        gate_slope = tl.where(gate <= limit, 1.0, 0.0)
+        up_slope = tl.where((up <= limit) & (up >= -limit), 1.0, 0.0)
+        gate = tl.where(gate > limit, limit, gate)  # comparisons let NaN through
+        up = 1.0 + tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+        sigmoid = _sigmoid(alpha * gate)
+        act = gate * sigmoid
+        slope = gate_slope * sigmoid * (1.0 + alpha * gate * (1.0 - sigmoid))
+    return act, slope, up, up_slope
+
+
+@triton.jit
+def _load(pointer, offsets, mask, MASKED: tl.constexpr):
+    """A float32 tile; zeros outside the mask."""
+    if MASKED:
+        return tl.load(pointer + offsets, mask=mask, other=0.0).to(tl.float32)
+    return tl.load(pointer + offsets).to(tl.float32)
+
+
+@triton.jit
+def _store(pointer, offsets, value, mask, MASKED: tl.constexpr):
+    value = value.to(pointer.dtype.element_ty)
+    if MASKED:
+        tl.store(pointer + offsets, value, mask=mask)
+    else:
+        tl.store(pointer + offsets, value)
+
+
+@triton.jit
+def _load_row_facts(probs_ptr, mask_ptr, rows, valid, BLOCK_R: tl.constexpr):
+    """Of each row: whether it takes part, and its factor."""
+    active = valid
+    if mask_ptr is not None:
+        active = valid & (tl.load(mask_ptr + rows, mask=valid, other=0) != 0)
+    factor = tl.full([BLOCK_R], 1.0, tl.float32)
+    if probs_ptr is not None:
+        factor = tl.load(probs_ptr + rows, mask=active, other=0.0).to(tl.float32)
+    return active, factor
+
+
+@triton.jit
+def glu_forward_kernel(
+    gate_ptr, up_ptr, probs_ptr, mask_ptr, out_ptr, n_rows, H, gate_stride, up_stride, col_stride, limit, alpha,
+    ACTIVATION: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
+    MASK_R: tl.constexpr, MASK_H: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_R rows; axis 1 of the grid shares out their blocks of columns."""
+    STORE_MASKED: tl.constexpr = MASK_R or MASK_H
+    LOAD_MASKED: tl.constexpr = STORE_MASKED or (mask_ptr is not None)
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
+    valid = rows < n_rows
+    active, factor = _load_row_facts(probs_ptr, mask_ptr, rows, valid, BLOCK_R)
+    for start in range(tl.program_id(1) * BLOCK_H, H, tl.num_programs(1) * BLOCK_H):
+        cols = start + tl.arange(0, BLOCK_H)
+        inside = (cols < H)[None, :]
+        read = active[:, None] & inside
+        col_at = (cols * col_stride)[None, :]
+        gate = _load(gate_ptr, (rows * gate_stride)[:, None] + col_at, read, LOAD_MASKED)
+        up = _load(up_ptr, (rows * up_stride)[:, None] + col_at, read, LOAD_MASKED)
+        act, _, factor_up, _ = _activate(gate, up, limit, alpha, ACTIVATION)
+        out = act * factor_up
+        if probs_ptr is not None:
+            out *= factor[:, None]
+        if mask_ptr is not None:
+            out = tl.where(active[:, None], out, 0.0)
+        _store(out_ptr, (rows * H)[:, None] + cols[None, :], out, valid[:, None] & inside, STORE_MASKED)
+
+
+@triton.jit
+def glu_backward_kernel(
+    dout_ptr, gate_ptr, up_ptr, probs_ptr, mask_ptr, dgate_ptr, dup_ptr, dprobs_ptr,
+    n_rows, H, dout_stride, gate_stride, up_stride, col_stride, dgate_stride, dup_stride, limit, alpha,
+    ACTIVATION: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
+    MASK_R: tl.constexpr, MASK_H: tl.constexpr,
+):  # fmt: skip
+    """As the forward; a null pointer is a gradient that nobody wants. With dprobs, axis 1 of the grid has one program."""
+    STORE_MASKED: tl.constexpr = MASK_R or MASK_H
+    LOAD_MASKED: tl.constexpr = STORE_MASKED or (mask_ptr is not None)
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
+    valid = rows < n_rows
+    active, factor = _load_row_facts(probs_ptr, mask_ptr, rows, valid, BLOCK_R)
+    dprobs = tl.zeros([BLOCK_R, BLOCK_H], tl.float32)
+    for start in range(tl.program_id(1) * BLOCK_H, H, tl.num_programs(1) * BLOCK_H):
+        cols = start + tl.arange(0, BLOCK_H)
+        inside = (cols < H)[None, :]
+        read = active[:, None] & inside
+        write = valid[:, None] & inside
+        col_at = (cols * col_stride)[None, :]
+        gate = _load(gate_ptr, (rows * gate_stride)[:, None] + col_at, read, LOAD_MASKED)
+        up = _load(up_ptr, (rows * up_stride)[:, None] + col_at, read, LOAD_MASKED)
+        dout = _load(dout_ptr, (rows * dout_stride)[:, None] + cols[None, :], read, LOAD_MASKED)
+        act, slope, factor_up, up_slope = _activate(gate, up, limit, alpha, ACTIVATION)
+        if dprobs_ptr is not None:
+            dprobs += dout * act * factor_up
+        if probs_ptr is not None:
+            dout *= factor[:, None]
+        if dgate_ptr is not None:
+            dgate = dout * slope * factor_up
+            if mask_ptr is not None:
+                dgate = tl.where(active[:, None], dgate, 0.0)
+            _store(dgate_ptr, (rows * dgate_stride)[:, None] + col_at, dgate, write, STORE_MASKED)
+        if dup_ptr is not None:
+            dup = dout * act * up_slope
+            if mask_ptr is not None:
+                dup = tl.where(active[:, None], dup, 0.0)
+            _store(dup_ptr, (rows * dup_stride)[:, None] + col_at, dup, write, STORE_MASKED)
+    if dprobs_ptr is not None:
+        total = tl.sum(dprobs, 1)
+        if mask_ptr is not None:
+            total = tl.where(active, total, 0.0)
+        tl.store(dprobs_ptr + rows, total, mask=valid)

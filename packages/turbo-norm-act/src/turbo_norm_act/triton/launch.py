@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT
+"""A Triton launch as a value: what a launcher starts, and what the audit compiles ahead of time, are the same object.
+
+A launcher plans its launches from tensors' metadata alone. Given tensors on the meta device and a target's facts
+(`turbo_core.arch_facts`), the plan is what that target would run, and `signature` turns it into what
+``triton.compile`` asks for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+__all__ = ["Launch", "Signature", "power_of_two"]
+
+_POINTERS = {
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.float32: "*fp32",
+    torch.int64: "*i64",
+    torch.int32: "*i32",
+    torch.int16: "*i16",
+    torch.int8: "*i8",
+    torch.uint8: "*u8",
+}
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What ``triton.compiler.ASTSource`` takes, with the specialisations that Triton makes at a launch."""
+
+    types: Mapping[str, str]
+    constants: Mapping[str, Any]
+    attributes: Mapping[tuple[int, ...], list[list[Any]]]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch.
+
+    Attributes:
+        kernel: the ``@triton.jit`` function.
+        grid: number of programs along each axis.
+        arguments: run-time arguments by name, in the kernel's order; tensors, integers, floats or None.
+        constants: ``tl.constexpr`` arguments by name.
+        options: launch options (num_warps, num_stages, and options of the target).
+    """
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: Mapping[str, Any]
+    constants: Mapping[str, Any]
+    options: Mapping[str, int] = field(default_factory=dict)
+
+    def run(self, device: torch.device) -> None:
+        """Start it on the current stream of ``device``, which need not be the current device."""
+        with _on_device(device):
+            self.kernel[self.grid](**self.arguments, **self.constants, **self.options)
+
+    def signature(self) -> Signature:
+        """The specialisation that `run` would compile: 1 is a constant, multiples of 16 are told to the compiler."""
+        types: dict[str, str] = {}
+        constants: dict[str, Any] = {}
+        attributes: dict[tuple[int, ...], list[list[Any]]] = {}
+        for position, (name, value) in enumerate({**self.arguments, **self.constants}.items()):
+            if name in self.constants or value is None or (isinstance(value, int) and value == 1):
+                types[name], constants[name] = "constexpr", value
+                continue
+            if isinstance(value, torch.Tensor):
+                types[name] = _POINTERS[value.dtype]
+                divisible = value.device.type == "meta" or value.data_ptr() % 16 == 0
+            elif isinstance(value, float):
+                types[name], divisible = "fp32", False
+            else:
+                types[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+                divisible = value % 16 == 0
+            if divisible:
+                attributes[(position,)] = [["tt.divisibility", 16]]
+        return Signature(types, constants, attributes)
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is not below ``n``."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(device)

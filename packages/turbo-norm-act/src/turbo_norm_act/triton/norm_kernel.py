@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: MIT
+"""Device code of RMSNorm and LayerNorm, forward and backward: one template for both, CENTER tells them apart.
+
+Forward, for each row of D elements (x, residual, y, s in one dtype):
+
+    s    = x + residual, rounded to x's dtype (x itself without a residual)
+    mean = sum(s) / D (CENTER; else 0)          rstd = (sum((s - mean)^2) / D + eps)^-1/2
+    y    = (s - mean) * rstd * w + beta         w = gamma, 1 + gamma (ZERO_CENTERED), or 1 without gamma
+
+Backward, with xhat = (s - mean) * rstd:
+
+    c1 = sum(w dy xhat) / D                     c2 = sum(w dy) / D (CENTER; else 0)
+    dx = rstd (w dy - xhat c1 - c2) + ds        ds: what reaches s on its other path
+    dgamma = sum over rows of dy xhat           dbeta = sum over rows of dy
+
+Tensors: x, residual, dy, ds, s [rows, D], last stride 1, any row stride; y, dx, s (written) [rows, D] contiguous; gamma,
+beta [D]; mean, rstd float32 [rows]. All arithmetic is float32, rounded once. dgamma and dbeta take two passes: each
+program sums its own rows in registers, in order, into partials float32 [programs, D]; `column_sum_kernel` adds those
+in order. No atomics: bit-equal from run to run on one device.
+
+A tile is BLOCK_R rows of BLOCK_D columns. WHOLE: a tile spans the row, which then is read once. Otherwise the forward
+walks the row in blocks twice, and the backward takes c1 and c2 from `norm_terms_kernel` (read 2 + 2, written 1).
+
+Source: RMSNorm, Zhang and Sennrich 2019 (arXiv 1910.07467); LayerNorm, Ba et al. 2016 (arXiv 1607.06450); moments of
+blocks joined as by Chan, Golub and LeVeque 1979.
+"""
+
+import triton
+import triton.language as tl
+
+__all__ = ["column_sum_kernel", "norm_backward_kernel", "norm_forward_kernel", "norm_terms_kernel"]
+
+
+@triton.jit
+def _load(pointer, offsets, mask, MASKED: tl.constexpr):
+    """A float32 tile; zeros outside the mask."""
+    if MASKED:
+        return tl.load(pointer + offsets, mask=mask, other=0.0).to(tl.float32)
+    return tl.load(pointer + offsets).to(tl.float32)
+
+
+@triton.jit
+def _store(pointer, offsets, value, mask, MASKED: tl.constexpr):
+    if MASKED:
+        tl.store(pointer + offsets, value.to(pointer.dtype.element_ty), mask=mask)
+    else:
+        tl.store(pointer + offsets, value.to(pointer.dtype.element_ty))
+
+
+@triton.jit
+def _load_sum(x_ptr, residual_ptr, x_at, residual_at, mask, MASKED: tl.constexpr):
+    """s = x + residual as x's dtype holds it, in float32."""
+    s = _load(x_ptr, x_at, mask, MASKED)
+    if residual_ptr is not None:
+        s += _load(residual_ptr, residual_at, mask, MASKED)
+        s = s.to(x_ptr.dtype.element_ty).to(tl.float32)
+    return s
+
+
+@triton.jit
+def _load_weight(gamma_ptr, cols, D, ZERO_CENTERED: tl.constexpr, MASK_D: tl.constexpr):
+    """w as a float32 tile of one row."""
+    weight = _load(gamma_ptr, cols, cols < D, MASK_D)
+    if ZERO_CENTERED:
+        weight += 1.0
+    return weight[None, :]
+
+
+@triton.jit
+def _moments(s, inside, count, CENTER: tl.constexpr, MASK_D: tl.constexpr):
+    """Of each row of a tile: the mean (0 unless CENTER) and the sum of squared distances from it."""
+    mean = tl.zeros_like(tl.sum(s, 1))
+    if CENTER:
+        mean = tl.sum(s, 1) / count
+        s -= mean[:, None]
+        if MASK_D:
+            s = tl.where(inside, s, 0.0)
+    return mean, tl.sum(s * s, 1)
+
+
+@triton.jit
+def _normalise(
+    y_ptr, y_at, s, mean, rstd, gamma_ptr, beta_ptr, cols, D, mask,
+    CENTER: tl.constexpr, ZERO_CENTERED: tl.constexpr, MASK_D: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """y of one tile."""
+    if CENTER:
+        s -= mean[:, None]
+    y = s * rstd[:, None]
+    if gamma_ptr is not None:
+        y *= _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D)
+    if beta_ptr is not None:
+        y += _load(beta_ptr, cols, cols < D, MASK_D)[None, :]
+    _store(y_ptr, y_at, y, mask, MASKED)
+
+
+@triton.jit
+def norm_forward_kernel(
+    x_ptr, residual_ptr, gamma_ptr, beta_ptr, y_ptr, s_ptr, mean_ptr, rstd_ptr,
+    n_rows, D, x_stride, residual_stride, eps,
+    CENTER: tl.constexpr, ZERO_CENTERED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+    WHOLE: tl.constexpr, MASK_R: tl.constexpr, MASK_D: tl.constexpr,
+):  # fmt: skip
+    """y, and for the backward rstd, mean (CENTER) and s (with a residual), of BLOCK_R rows a program."""
+    MASKED: tl.constexpr = MASK_R or MASK_D
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
+    valid = rows < n_rows
+    x_rows = (rows * x_stride)[:, None]
+    residual_rows = (rows * residual_stride)[:, None]
+    y_rows = (rows * D)[:, None]
+    cols = tl.arange(0, BLOCK_D)
+    if WHOLE:
+        inside = (cols < D)[None, :]
+        mask = valid[:, None] & inside
+        s = _load_sum(x_ptr, residual_ptr, x_rows + cols[None, :], residual_rows + cols[None, :], mask, MASKED)
+        if s_ptr is not None:
+            _store(s_ptr, y_rows + cols[None, :], s, mask, MASKED)
+        mean, square = _moments(s, inside, D, CENTER, MASK_D)
+        rstd = tl.rsqrt(square / D + eps)
+        _normalise(y_ptr, y_rows + cols[None, :], s, mean, rstd, gamma_ptr, beta_ptr, cols, D, mask,
+                   CENTER, ZERO_CENTERED, MASK_D, MASKED)  # fmt: skip
+    else:
+        mean = tl.zeros([BLOCK_R], tl.float32)
+        square = tl.zeros([BLOCK_R], tl.float32)
+        for start in range(0, D, BLOCK_D):
+            at = start + cols
+            inside = (at < D)[None, :]
+            mask = valid[:, None] & inside
+            s = _load_sum(x_ptr, residual_ptr, x_rows + at[None, :], residual_rows + at[None, :], mask, MASKED)
+            if s_ptr is not None:
+                _store(s_ptr, y_rows + at[None, :], s, mask, MASKED)
+            count = tl.minimum(D - start, BLOCK_D)
+            block_mean, block_square = _moments(s, inside, count, CENTER, MASK_D)
+            square += block_square
+            if CENTER:  # join the moments of `start` elements with those of `count`
+                apart = block_mean - mean
+                share = count / (start + count).to(tl.float32)
+                square += apart * apart * share * start
+                mean += apart * share
+        rstd = tl.rsqrt(square / D + eps)
+        for start in range(0, D, BLOCK_D):
+            at = start + cols
+            mask = valid[:, None] & (at < D)[None, :]
+            s = _load_sum(x_ptr, residual_ptr, x_rows + at[None, :], residual_rows + at[None, :], mask, MASKED)
+            _normalise(y_ptr, y_rows + at[None, :], s, mean, rstd, gamma_ptr, beta_ptr, at, D, mask,
+                       CENTER, ZERO_CENTERED, MASK_D, MASKED)  # fmt: skip
+    tl.store(rstd_ptr + rows, rstd, mask=valid)
+    if CENTER:
+        tl.store(mean_ptr + rows, mean, mask=valid)
+
+
+@triton.jit
+def _load_xhat(s_ptr, s_at, mean_ptr, rstd, rows, valid, mask, CENTER: tl.constexpr, MASKED: tl.constexpr):
+    s = _load(s_ptr, s_at, mask, MASKED)
+    if CENTER:
+        s -= tl.load(mean_ptr + rows, mask=valid, other=0.0)[:, None]
+    return s * rstd[:, None]
+
+
+@triton.jit
+def norm_terms_kernel(
+    dy_ptr, s_ptr, gamma_ptr, mean_ptr, rstd_ptr, terms_ptr, n_rows, D, dy_stride, s_stride,
+    CENTER: tl.constexpr, ZERO_CENTERED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+    MASK_R: tl.constexpr, MASK_D: tl.constexpr,
+):  # fmt: skip
+    """c1 and (CENTER) c2 of rows too wide for one tile: terms float32 [2, rows]."""
+    MASKED: tl.constexpr = MASK_R or MASK_D
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
+    valid = rows < n_rows
+    rstd = tl.load(rstd_ptr + rows, mask=valid, other=0.0)
+    c1 = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
+    c2 = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
+    for start in range(0, D, BLOCK_D):
+        cols = start + tl.arange(0, BLOCK_D)
+        mask = valid[:, None] & (cols < D)[None, :]
+        xhat = _load_xhat(s_ptr, (rows * s_stride)[:, None] + cols[None, :], mean_ptr, rstd, rows, valid, mask,
+                          CENTER, MASKED)  # fmt: skip
+        dy = _load(dy_ptr, (rows * dy_stride)[:, None] + cols[None, :], mask, MASKED)
+        if gamma_ptr is not None:
+            dy *= _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D)
+        c1 += dy * xhat
+        if CENTER:
+            c2 += dy
+    tl.store(terms_ptr + rows, tl.sum(c1, 1) / D, mask=valid)
+    if CENTER:
+        tl.store(terms_ptr + n_rows + rows, tl.sum(c2, 1) / D, mask=valid)
+
+
+@triton.jit
+def norm_backward_kernel(
+    dy_ptr, ds_ptr, s_ptr, gamma_ptr, mean_ptr, rstd_ptr, terms_ptr, dx_ptr, dgamma_ptr, dbeta_ptr,
+    n_rows, n_tiles, D, dy_stride, ds_stride, s_stride,
+    CENTER: tl.constexpr, ZERO_CENTERED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+    WHOLE: tl.constexpr, MASK_R: tl.constexpr, MASK_D: tl.constexpr, PREFETCH: tl.constexpr,
+):  # fmt: skip
+    """dx of every P-th tile of rows (P programs along axis 0), and this program's partial dgamma and dbeta.
+
+    Axis 1 of the grid is the block of columns (one, if WHOLE). A null pointer is a gradient that nobody wants.
+    PREFETCH: rows in flight while one is worked on, by Triton's pipeliner (1: none).
+    """
+    MASKED: tl.constexpr = MASK_R or MASK_D
+    program = tl.program_id(0)
+    programs = tl.num_programs(0)
+    cols = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
+    inside = (cols < D)[None, :]
+    weight = tl.full([1, BLOCK_D], 1.0, tl.float32)
+    if gamma_ptr is not None:
+        weight = _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D)
+    dgamma = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
+    dbeta = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
+    for tile in tl.range(program, n_tiles, programs, num_stages=PREFETCH):
+        rows = tl.arange(0, BLOCK_R).to(tl.int64) + tile * BLOCK_R
+        valid = rows < n_rows
+        mask = valid[:, None] & inside
+        rstd = tl.load(rstd_ptr + rows, mask=valid, other=0.0)
+        dy = _load(dy_ptr, (rows * dy_stride)[:, None] + cols[None, :], mask, MASKED)
+        xhat = _load_xhat(s_ptr, (rows * s_stride)[:, None] + cols[None, :], mean_ptr, rstd, rows, valid, mask,
+                          CENTER, MASKED)  # fmt: skip
+        if dgamma_ptr is not None:
+            dgamma += dy * xhat
+        if dbeta_ptr is not None:
+            dbeta += dy
+        if dx_ptr is not None:
+            dx = dy * weight
+            if WHOLE:
+                c1 = tl.sum(dx * xhat, 1) / D
+            else:
+                c1 = tl.load(terms_ptr + rows, mask=valid, other=0.0)
+            if CENTER:
+                if WHOLE:
+                    c2 = tl.sum(dx, 1) / D
+                else:
+                    c2 = tl.load(terms_ptr + n_rows + rows, mask=valid, other=0.0)
+                dx -= c2[:, None]
+            dx = (dx - xhat * c1[:, None]) * rstd[:, None]
+            if ds_ptr is not None:
+                dx += _load(ds_ptr, (rows * ds_stride)[:, None] + cols[None, :], mask, MASKED)
+            _store(dx_ptr, (rows * D)[:, None] + cols[None, :], dx, mask, MASKED)
+    at = program.to(tl.int64) * D + cols
+    if dgamma_ptr is not None:
+        _store(dgamma_ptr, at, tl.sum(dgamma, 0), cols < D, MASK_D)
+    if dbeta_ptr is not None:
+        _store(dbeta_ptr, at, tl.sum(dbeta, 0), cols < D, MASK_D)
+
+
+@triton.jit
+def column_sum_kernel(partial_ptr, out_ptr, P, D, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr):
+    """out[d] = sum over p of partial[p, d]: the second pass of dgamma and dbeta, in a fixed order."""
+    cols = tl.program_id(0) * BLOCK_D + tl.arange(0, BLOCK_D)
+    total = tl.zeros([BLOCK_P, BLOCK_D], tl.float32)
+    for start in range(0, P, BLOCK_P):
+        rows = (start + tl.arange(0, BLOCK_P)).to(tl.int64)
+        mask = (rows < P)[:, None] & (cols < D)[None, :]
+        total += tl.load(partial_ptr + rows[:, None] * D + cols[None, :], mask=mask, other=0.0)
+    tl.store(out_ptr + cols, tl.sum(total, 0).to(out_ptr.dtype.element_ty), mask=cols < D)

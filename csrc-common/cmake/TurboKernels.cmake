@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: MIT
+#
+# Builds Turbo's native code: device kernels to code objects, host launchers to a library. README.md of csrc-common has the
+# options. Needs the project language CXX, Python's interpreter, and the Ninja generator.
+#
+#   turbo_add_kernels(<target>
+#     DESTINATION <package>/lib                 where the code objects are installed
+#     SOURCES a.hip b_gfx950.hip ...            one code object per source and architecture
+#     [INCLUDES folder ...] [FLAGS flag ...])
+#
+#   turbo_add_kernel_library(<target>
+#     DESTINATION <package>/lib                 beside the code objects, where it looks for them
+#     SOURCES launcher.cpp ...                  host code with a C interface
+#     [INCLUDES folder ...])                    folders of the library's public header
+
+include_guard(GLOBAL)
+
+get_filename_component(TURBO_CSRC_COMMON "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
+
+# --- options ------------------------------------------------------------------------------------------------------------
+
+set(TURBO_SUPPORTED_ARCHS gfx942 gfx950)
+set(GPU_ARCHS "$ENV{GPU_ARCHS}" CACHE STRING "Architectures to build for: gfx942;gfx950, either, or native")
+set(TURBO_ROCM_HOME "" CACHE PATH "ROCm to take the device compiler from (default: ROCM_HOME, ROCM_PATH, /opt/rocm)")
+set(TURBO_DEVICE_COMPILER AUTO CACHE STRING "Where the device compiler comes from: AUTO, ROCM, or ZIG (the package ziglang)")
+set(TURBO_DEVICE_FLAGS "" CACHE STRING "More flags for the device compiler, ;-list")
+set(TURBO_ALLOW_SPILLS OFF CACHE BOOL "Only warn about a kernel that spills registers or uses scratch memory")
+set(TURBO_COMPILER_CACHE AUTO CACHE STRING "Launcher of the host compiler: AUTO (ccache, else sccache, if found), OFF, or a program")
+set(TURBO_MAX_JOBS "$ENV{MAX_JOBS}" CACHE STRING "Most compilers at a time (default: the generator's own choice)")
+
+# --- at most MAX_JOBS compilers at a time -------------------------------------------------------------------------------
+
+set(_turbo_pool "")
+if(TURBO_MAX_JOBS)
+  if(NOT TURBO_MAX_JOBS MATCHES "^[1-9][0-9]*$")
+    message(FATAL_ERROR "MAX_JOBS is '${TURBO_MAX_JOBS}': expected a positive number")
+  endif()
+  set_property(GLOBAL APPEND PROPERTY JOB_POOLS turbo=${TURBO_MAX_JOBS})
+  set(CMAKE_JOB_POOL_COMPILE turbo)
+  set(_turbo_pool JOB_POOL turbo)
+endif()
+
+# --- ccache for the host compiler -----------------------------------------------------------------------------------------
+# Device compiles are not cached: neither tool knows the two-step device-only compile, which takes seconds in all.
+
+if(TURBO_COMPILER_CACHE STREQUAL AUTO)
+  find_program(TURBO_CACHE_PROGRAM NAMES ccache sccache)
+elseif(TURBO_COMPILER_CACHE)
+  set(TURBO_CACHE_PROGRAM "${TURBO_COMPILER_CACHE}")
+endif()
+if(TURBO_COMPILER_CACHE AND TURBO_CACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${TURBO_CACHE_PROGRAM}")
+  message(STATUS "Turbo: host compiler through ${TURBO_CACHE_PROGRAM}")
+endif()
+
+# --- ROCm, if any ---------------------------------------------------------------------------------------------------------
+
+# Folders that may be ROCm, in the order in which they are tried. A name that the user gave stands alone.
+function(_turbo_rocm_roots result)
+  foreach(root "${TURBO_ROCM_HOME}" "$ENV{ROCM_HOME}" "$ENV{ROCM_PATH}" /opt/rocm)
+    if(root)
+      set(${result} "${root}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+endfunction()
+
+# --- architectures --------------------------------------------------------------------------------------------------------
+
+# The architectures of this machine's GPUs, as its tools tell; empty when there is no tool or no GPU.
+function(_turbo_native_archs result)
+  _turbo_rocm_roots(rocm)
+  unset(tool CACHE)
+  find_program(tool NAMES rocm_agent_enumerator offload-arch amdgpu-arch
+    PATHS "${rocm}/bin" "${rocm}/lib/llvm/bin" "${rocm}/llvm/bin" NO_CACHE)
+  set(found "")
+  if(tool)
+    execute_process(COMMAND "${tool}" OUTPUT_VARIABLE text ERROR_QUIET)
+    string(REGEX MATCHALL "gfx[0-9a-f]+" found "${text}")
+    list(REMOVE_DUPLICATES found)
+    list(REMOVE_ITEM found gfx000)  # the CPU, as rocm_agent_enumerator calls it
+  endif()
+  set(${result} "${found}" PARENT_SCOPE)
+endfunction()
+
+function(_turbo_archs result)
+  string(REGEX REPLACE "[, ]+" ";" archs "${GPU_ARCHS}")
+  if(archs STREQUAL "native")
+    _turbo_native_archs(archs)
+    if(NOT archs)
+      message(STATUS "Turbo: GPU_ARCHS=native, but no AMD GPU was found: building for ${TURBO_SUPPORTED_ARCHS}")
+    endif()
+  endif()
+  if(NOT archs)
+    set(archs ${TURBO_SUPPORTED_ARCHS})
+  endif()
+  list(REMOVE_DUPLICATES archs)
+  foreach(arch ${archs})
+    if(NOT arch IN_LIST TURBO_SUPPORTED_ARCHS)
+      message(FATAL_ERROR "GPU_ARCHS is '${GPU_ARCHS}', which means ${archs}: ${arch} is not supported; "
+        "accepted are ${TURBO_SUPPORTED_ARCHS}, separated by ';' or ',', or native")
+    endif()
+  endforeach()
+  set(${result} ${archs} PARENT_SCOPE)
+endfunction()
+
+# --- the device compiler ----------------------------------------------------------------------------------------------------
+
+# Sets the global properties TURBO_DEVICE_CC and TURBO_DEVICE_LD, command lines. Properties, not cache entries: in an isolated build ziglang
+# lies in another folder each time.
+function(_turbo_find_device_compiler)
+  get_property(known GLOBAL PROPERTY TURBO_DEVICE_CC SET)
+  if(known)
+    return()
+  endif()
+  _turbo_rocm_roots(rocm)
+  set(why "")
+  if(NOT TURBO_DEVICE_COMPILER STREQUAL ZIG)
+    set(folders "${rocm}/lib/llvm/bin" "${rocm}/llvm/bin" "${rocm}/bin")
+    find_program(clang NAMES amdclang++ clang++ PATHS ${folders} NO_DEFAULT_PATH NO_CACHE)
+    find_program(lld NAMES ld.lld PATHS ${folders} NO_DEFAULT_PATH NO_CACHE)
+    if(clang AND lld)
+      set(cc "${clang}")
+      set(ld "${lld}")
+      set(kind "ROCm, ${rocm}")
+    else()
+      set(why "no amdclang++ (or clang++) with ld.lld under ${rocm}")
+    endif()
+  endif()
+  if(NOT cc AND NOT TURBO_DEVICE_COMPILER STREQUAL ROCM)
+    execute_process(COMMAND "${Python_EXECUTABLE}" -c "import ziglang, os; print(os.path.join(os.path.dirname(ziglang.__file__), 'zig'), end='')"
+      OUTPUT_VARIABLE zig RESULT_VARIABLE failed ERROR_QUIET)
+    if(NOT failed)
+      set(cc "${zig}" clang)
+      set(ld "${zig}" ld.lld)
+      set(kind "ziglang")
+    else()
+      string(APPEND why "; no package ziglang for ${Python_EXECUTABLE}")
+    endif()
+  endif()
+  if(NOT cc)
+    message(FATAL_ERROR "Turbo: no compiler for AMD GPUs (${why}). Set ROCM_HOME to a ROCm installation, or pip install ziglang==0.17.1")
+  endif()
+  execute_process(COMMAND ${cc} --version OUTPUT_VARIABLE version ERROR_QUIET)
+  string(REGEX MATCH "[^\n]*" version "${version}")
+  message(STATUS "Turbo: device compiler of ${kind}: ${version}")
+  set_property(GLOBAL PROPERTY TURBO_DEVICE_CC "${cc}")
+  set_property(GLOBAL PROPERTY TURBO_DEVICE_LD "${ld}")
+endfunction()
+
+# --- kernels ------------------------------------------------------------------------------------------------------------------
+
+function(turbo_add_kernels target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DESTINATION" "SOURCES;INCLUDES;FLAGS")
+  if(NOT arg_DESTINATION OR NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "turbo_add_kernels(${target}): DESTINATION and SOURCES are needed; not understood: '${arg_UNPARSED_ARGUMENTS}'")
+  endif()
+  _turbo_find_device_compiler()
+  _turbo_archs(archs)
+  message(STATUS "Turbo: ${target} for ${archs}")
+  get_property(cc GLOBAL PROPERTY TURBO_DEVICE_CC)
+  get_property(ld GLOBAL PROPERTY TURBO_DEVICE_LD)
+  string(JOIN "\;" cc_line ${cc})
+  string(JOIN "\;" ld_line ${ld})
+  list(TRANSFORM arg_INCLUDES PREPEND "-I" OUTPUT_VARIABLE includes)
+  set(tool "${TURBO_CSRC_COMMON}/cmake/compile_kernels.py")
+  set(metadata "${TURBO_CSRC_COMMON}/cmake/code_object.py")
+  set(folder "${CMAKE_CURRENT_BINARY_DIR}/${target}")
+  file(MAKE_DIRECTORY "${folder}")
+  set(allow "")
+  if(TURBO_ALLOW_SPILLS)
+    set(allow --allow-spills)
+  endif()
+
+  set(objects "")
+  set(tables "")
+  foreach(source ${arg_SOURCES})
+    get_filename_component(source "${source}" ABSOLUTE)
+    get_filename_component(name "${source}" NAME_WE)
+    foreach(arch ${archs})
+      # foo_gfx950.hip is kernel foo, for gfx950 alone
+      set(kernel "${name}")
+      if(name MATCHES "^(.+)_(gfx[0-9a-f]+)$")
+        if(NOT CMAKE_MATCH_2 STREQUAL arch)
+          continue()
+        endif()
+        set(kernel "${CMAKE_MATCH_1}")
+      endif()
+      set(object "${folder}/${kernel}.${arch}.hsaco")
+      if(object IN_LIST objects)
+        message(FATAL_ERROR "turbo_add_kernels(${target}): two sources for ${kernel} on ${arch}")
+      endif()
+      add_custom_command(
+        OUTPUT "${object}" "${object}.json"
+        COMMAND "${Python_EXECUTABLE}" "${tool}" compile --arch ${arch} --source "${source}" --output "${object}" ${allow}
+          --compiler "${cc_line}" --linker "${ld_line}" -- "-I${TURBO_CSRC_COMMON}/include" ${includes} ${TURBO_DEVICE_FLAGS} ${arg_FLAGS}
+        MAIN_DEPENDENCY "${source}" DEPENDS "${tool}" "${metadata}"
+        DEPFILE "${object}.d" ${_turbo_pool}
+        COMMENT "HIP ${kernel} for ${arch}" VERBATIM COMMAND_EXPAND_LISTS)
+      list(APPEND objects "${object}")
+      list(APPEND tables "${object}.json")
+    endforeach()
+  endforeach()
+
+  set(table "${folder}/resources.json")
+  add_custom_command(
+    OUTPUT "${table}"
+    COMMAND "${Python_EXECUTABLE}" "${tool}" table --output "${table}" ${tables}
+    DEPENDS ${tables} "${tool}" COMMENT "Resources of ${target}" VERBATIM COMMAND_EXPAND_LISTS)
+  add_custom_target(${target} ALL DEPENDS ${objects} "${table}")
+  install(FILES ${objects} "${table}" DESTINATION "${arg_DESTINATION}")
+endfunction()
+
+# --- host library -------------------------------------------------------------------------------------------------------------
+
+function(turbo_add_kernel_library target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DESTINATION" "SOURCES;INCLUDES")
+  if(NOT arg_DESTINATION OR NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "turbo_add_kernel_library(${target}): DESTINATION and SOURCES are needed; not understood: '${arg_UNPARSED_ARGUMENTS}'")
+  endif()
+  file(GLOB host_sources CONFIGURE_DEPENDS "${TURBO_CSRC_COMMON}/host/turbo/*.cpp")
+  add_library(${target} SHARED ${arg_SOURCES} ${host_sources})
+  target_compile_features(${target} PRIVATE cxx_std_17)
+  target_include_directories(${target} PUBLIC ${arg_INCLUDES} "${TURBO_CSRC_COMMON}/include" PRIVATE "${TURBO_CSRC_COMMON}/host")
+  # Only the C interface is visible (exports.map): inlined pieces of the C++ library would otherwise be shared with whatever else the
+  # process has loaded. Linking libstdc++ statically was tried and dropped: it raises the glibc that is needed from 2.34 to 2.36.
+  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON CXX_EXTENSIONS OFF
+    SKIP_BUILD_RPATH ON LINK_DEPENDS "${TURBO_CSRC_COMMON}/cmake/exports.map")
+  target_compile_options(${target} PRIVATE -Wall -Wextra -fno-rtti)
+  target_link_options(${target} PRIVATE "LINKER:--version-script=${TURBO_CSRC_COMMON}/cmake/exports.map" LINKER:-z,defs LINKER:--as-needed)
+  target_link_libraries(${target} PRIVATE ${CMAKE_DL_LIBS})
+  install(TARGETS ${target} LIBRARY DESTINATION "${arg_DESTINATION}")
+endfunction()

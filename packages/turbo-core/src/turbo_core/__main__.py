@@ -1,24 +1,44 @@
 # SPDX-License-Identifier: MIT
-"""Command line: ``python -m turbo_core doctor [--json]``."""
+"""Command line: ``python -m turbo_core doctor`` and ``python -m turbo_core audit``."""
 
 from __future__ import annotations
 
 import argparse
 import json
 
-from turbo_core.doctor import format_report, report
+from turbo_core import audit as audits
+from turbo_core import doctor as doctors
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Print the doctor's report."""
+    facts = doctors.report()
+    print(json.dumps(facts, indent=2) if options.json else doctors.format_report(facts))
+    return 0
+
+
+def audit(options: argparse.Namespace) -> int:
+    """Print the audit's table; 1 when a kernel failed or there was none to audit."""
+    rows = list(audits.audit(full=options.full, archs=options.arch or audits.ARCHS, wheels=options.wheel))
+    print(json.dumps(audits.to_json(rows), indent=2) if options.json else audits.format_table(rows))
+    return 0 if rows and not any(row.failures for row in rows) else 1
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m turbo_core", description="Tools of the Turbo operators.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    doctor = commands.add_parser("doctor", help="versions, devices, and which backend each op can use here")
-    doctor.add_argument("--json", action="store_true", help="print plain data instead of text")
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("doctor", help="versions, devices, and which backend each op can use here")
+    command.set_defaults(run=doctor)
+    command.add_argument("--json", action="store_true", help="print plain data instead of text")
+    command = commands.add_parser("audit", help="registers, spills and LDS of every kernel on gfx942 and gfx950")
+    command.set_defaults(run=audit)
+    command.add_argument("--json", action="store_true", help="print plain data instead of a table")
+    command.add_argument("--full", action="store_true", help="every configuration, not a representative part")
+    command.add_argument("--arch", action="append", choices=audits.ARCHS, help="one architecture (may be repeated)")
+    command.add_argument("--wheel", action="append", help="one wheel (may be repeated)")
     options = parser.parse_args(arguments)
-    facts = report()
-    print(json.dumps(facts, indent=2) if options.json else format_report(facts))
-    return 0
+    return int(options.run(options))
 
 
 if __name__ == "__main__":

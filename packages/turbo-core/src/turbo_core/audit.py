@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: MIT
+"""``python -m turbo_core audit``: what every kernel of every installed wheel uses on gfx942 and gfx950.
+
+No GPU is needed: HIP kernels come as code objects inside the wheels, Triton kernels are compiled ahead of time here. A
+kernel fails that spills a register, uses scratch, needs more LDS than the architecture has, or exists for one of the
+two architectures only.
+
+A wheel names its kernels in the entry points ``turbo_core.audit``: a function ``(arch, full) -> Iterator`` of
+`TritonKernel` and `CodeObject`, where ``full=False`` asks for a representative part that compiles quickly.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from turbo_core.code_object import KernelResources, kernel_resources
+from turbo_core.device import arch_facts
+from turbo_core.errors import UnsupportedError
+from turbo_core.requirements import require_triton
+
+__all__ = ["ARCHS", "AuditRow", "CodeObject", "TritonKernel", "audit", "format_table", "occupancy", "to_json"]
+
+ENTRY_POINT_GROUP = "turbo_core.audit"
+ARCHS = ("gfx942", "gfx950")
+
+# CDNA3 and CDNA4: 512 vector registers a lane on each of 4 SIMDs, given out in eights, and at most 8 waves a SIMD.
+# Source: CDNA3 and CDNA4 instruction set architecture guides, "Kernel state" chapters.
+_REGISTERS, _REGISTER_GRANULE, _SIMDS, _MAX_WAVES = 512, 8, 4, 8
+
+
+@dataclass(frozen=True)
+class TritonKernel:
+    """One Triton compilation: a kernel and everything that its machine code depends on.
+
+    Attributes:
+        name: readable and unique within the wheel.
+        arch: architecture to compile for.
+        kernel: the ``@triton.jit`` function.
+        signature, constexprs, attrs: as ``triton.compiler.ASTSource`` takes them.
+        options: launch options (``num_warps``, ...).
+    """
+
+    name: str
+    arch: str
+    kernel: Any
+    signature: dict[str, str]
+    constexprs: dict[str, Any]
+    attrs: dict[tuple[int, ...], list[list[Any]]]
+    options: dict[str, Any]
+
+    def resources(self) -> list[KernelResources]:
+        """Compile, and read what came out; LDS is what the launch asks for."""
+        triton = require_triton()
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+
+        source = ASTSource(self.kernel, self.signature, self.constexprs, self.attrs)
+        target = GPUTarget("hip", self.arch, arch_facts(self.arch).wave_size)
+        compiled = triton.compile(source, target=target, options=self.options)
+        threads = compiled.metadata.num_warps * arch_facts(self.arch).wave_size
+        return [
+            KernelResources(
+                **{**asdict(found), "name": self.name, "lds": compiled.metadata.shared, "max_work_group": threads}
+            )
+            for found in kernel_resources(compiled.asm["hsaco"])
+        ]
+
+
+@dataclass(frozen=True)
+class CodeObject:
+    """A HIP code object in a wheel; ``name`` is its file name up to the architecture (``rmsnorm``)."""
+
+    name: str
+    arch: str
+    path: Path
+    only: bool = False  # written for this architecture alone (``*_gfx950.hip``)
+
+    def resources(self) -> list[KernelResources]:
+        """What the file says of its kernels."""
+        return kernel_resources(self.path.read_bytes())
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """One kernel on one architecture, and what is wrong with it (nothing when ``failures`` is empty)."""
+
+    wheel: str
+    source: str
+    resources: KernelResources
+    occupancy: int
+    failures: tuple[str, ...]
+
+
+def occupancy(used: KernelResources) -> int:
+    """Waves that one SIMD can hold at a time, by registers and by LDS; 8 is the most."""
+    facts = arch_facts(used.arch)
+    granules = -(-max(used.vgprs, 1) // _REGISTER_GRANULE) * _REGISTER_GRANULE
+    waves = min(_MAX_WAVES, _REGISTERS // granules)
+    if used.lds:
+        waves_of_group = -(-used.max_work_group // facts.wave_size)
+        waves = min(waves, facts.lds_bytes // used.lds * waves_of_group // _SIMDS)
+    return waves
+
+
+def _failures(used: KernelResources) -> tuple[str, ...]:
+    limit = arch_facts(used.arch).lds_bytes
+    found = []
+    if used.vgpr_spills or used.sgpr_spills:
+        found.append(f"spills {used.vgpr_spills} vector and {used.sgpr_spills} scalar registers")
+    if used.scratch:
+        found.append(f"uses {used.scratch} bytes of scratch a lane")
+    if used.lds > limit:
+        found.append(f"needs {used.lds} bytes of LDS, {used.arch} has {limit}")
+    return tuple(found)
+
+
+Kernels = Callable[[str, bool], Iterable["TritonKernel | CodeObject"]]
+
+
+def find_kernels() -> dict[str, Kernels]:
+    """The listing functions of the installed wheels, by wheel."""
+    points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    return {point.name: point.load() for point in sorted(points, key=lambda point: point.name)}
+
+
+def audit(
+    *, full: bool = False, archs: Iterable[str] = ARCHS, wheels: Iterable[str] | None = None
+) -> Iterator[AuditRow]:
+    """Yield a row for each kernel, as it is compiled or read.
+
+    Args:
+        full: every configuration; otherwise the representative part.
+        archs: architectures to audit.
+        wheels: names of wheels; all that are installed when None.
+
+    Raises:
+        UnsupportedError: an architecture or a wheel is not known.
+    """
+    archs = tuple(archs)
+    for arch in archs:
+        arch_facts(arch)
+    known = find_kernels()
+    names = tuple(known) if wheels is None else tuple(wheels)
+    if unknown := [name for name in names if name not in known]:
+        raise UnsupportedError(
+            f"audit: no kernels of {', '.join(unknown)}; installed wheels with kernels: {list(known)}"
+        )
+    for wheel in names:
+        listed = {arch: list(known[wheel](arch, full)) for arch in archs}
+        yield from _missing(wheel, listed)
+        for kernels in listed.values():
+            for kernel in kernels:
+                source = "HIP" if isinstance(kernel, CodeObject) else "Triton"
+                for used in kernel.resources():
+                    yield AuditRow(wheel, source, used, occupancy(used), _failures(used))
+
+
+def _missing(wheel: str, listed: dict[str, list[TritonKernel | CodeObject]]) -> Iterator[AuditRow]:
+    """A failing row for each code object that one architecture has and another lacks."""
+    present = {
+        arch: {kernel.name for kernel in kernels if isinstance(kernel, CodeObject) and not kernel.only}
+        for arch, kernels in listed.items()
+    }
+    for arch, names in present.items():
+        for name in sorted(set().union(*present.values()) - names):
+            nothing = KernelResources(name, arch, 0, 0, 0, 0, 0, 0, 0, 0)
+            yield AuditRow(wheel, "HIP", nothing, 0, (f"there is no code object for {arch}",))
+
+
+_COLUMNS = (
+    "wheel", "kernel", "arch", "from", "VGPR", "AGPR", "SGPR", "spills", "scratch", "LDS", "waves/SIMD", "verdict",
+)  # fmt: skip
+
+
+def _cells(row: AuditRow) -> tuple[str, ...]:
+    used = row.resources
+    numbers = (used.vgprs, used.agprs, used.sgprs, used.vgpr_spills + used.sgpr_spills, used.scratch, used.lds)
+    verdict = "; ".join(row.failures) or "ok"
+    return row.wheel, used.name, used.arch, row.source, *map(str, (*numbers, row.occupancy)), verdict
+
+
+def format_table(rows: Iterable[AuditRow]) -> str:
+    """The rows as an aligned text table, with a closing line that counts kernels and failures."""
+    rows = list(rows)
+    table = [_COLUMNS, *map(_cells, rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(_COLUMNS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table]
+    failed = sum(1 for row in rows if row.failures)
+    return "\n".join([*lines, f"{len(rows)} kernels, {failed} failed"])
+
+
+def to_json(rows: Iterable[AuditRow]) -> list[dict[str, Any]]:
+    """The rows as plain data."""
+    return [
+        {"wheel": row.wheel, "source": row.source, **asdict(row.resources), "occupancy": row.occupancy,
+         "failures": list(row.failures)}
+        for row in rows
+    ]  # fmt: skip

@@ -42,20 +42,24 @@ TURBO_DEVICE void store(vec<T, N> x, Buffer buffer, int offset, int base = 0) {
 
 // buffer_load_dword ... lds (gfx950 also dwordx3, dwordx4): lane i's Bytes go to LDS byte `to` + i * Bytes, where `to` is uniform
 // (it travels in M0). The data is there after wait_vector_memory<0>() and, for other waves, a barrier.
-#if !__has_builtin(__builtin_amdgcn_raw_ptr_buffer_load_lds)
+#if __has_builtin(__builtin_amdgcn_raw_ptr_buffer_load_lds)
+#define TURBO_LOAD_TO_LDS __builtin_amdgcn_raw_ptr_buffer_load_lds
+#else
 // clang 19 and 20 know the intrinsic but not the builtin; an asm label reaches it.
 __device__ void raw_ptr_buffer_load_lds(Buffer, local<void> *, unsigned, int, int, int, int) __asm(
     "llvm.amdgcn.raw.ptr.buffer.load.lds");
+#define TURBO_LOAD_TO_LDS raw_ptr_buffer_load_lds
 #endif
 
+// The size is a literal in each branch: the builtin wants a constant where it is written, not where it is instantiated.
 template <int Bytes>
 TURBO_DEVICE void load_to_lds(Buffer buffer, local<void> *to, int offset, int base = 0) {
   static_assert(Bytes == 4 || (Bytes == 16 && kLdsDmaMaxBytes == 16), "4 bytes a lane; 16 on gfx950");
-#if __has_builtin(__builtin_amdgcn_raw_ptr_buffer_load_lds)
-  __builtin_amdgcn_raw_ptr_buffer_load_lds(buffer, to, Bytes, offset, base, 0, 0);
-#else
-  raw_ptr_buffer_load_lds(buffer, to, Bytes, offset, base, 0, 0);
+  if constexpr (Bytes == 4) TURBO_LOAD_TO_LDS(buffer, to, 4, offset, base, 0, 0);
+#if defined(__gfx950__)
+  if constexpr (Bytes == 16) TURBO_LOAD_TO_LDS(buffer, to, 16, offset, base, 0, 0);
 #endif
 }
+#undef TURBO_LOAD_TO_LDS
 
 }  // namespace turbo

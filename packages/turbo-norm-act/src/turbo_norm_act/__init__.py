@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Normalisation and gated activations for training. Importing it imports neither torch nor triton until a name is used."""
+"""Normalisation and gated activations for training. Importing it imports neither torch nor triton before first use."""
 
 from typing import TYPE_CHECKING
 

@@ -6,7 +6,7 @@
     silu       act(g) = g sigmoid(g)
     gelu       act(g) = g (1 + erf(g / sqrt 2)) / 2
     gelu_tanh  act(g) = g (1 + tanh(z)) / 2 = g sigmoid(2 z),    z = sqrt(2 / pi) (g + 0.044715 g^3)
-    clamped    act(g) = g' sigmoid(alpha g') with g' = min(g, limit); and in the place of up, 1 + clamp(up, -limit, limit)
+    clamped    act(g) = g' sigmoid(alpha g'),    g' = min(g, limit); in the place of up: 1 + clamp(up, -limit, limit)
 
     dgate = dout probs act'(gate) up      dup = dout probs act(gate)      dprobs[t] = sum over h of dout act(gate) up
 
@@ -126,7 +126,7 @@ def glu_backward_kernel(
     ACTIVATION: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
     MASK_R: tl.constexpr, MASK_H: tl.constexpr,
 ):  # fmt: skip
-    """As the forward; a null pointer is a gradient that nobody wants. With dprobs, axis 1 of the grid has one program."""
+    """As the forward; a null pointer is a gradient that nobody wants. With dprobs, axis 1 of the grid is 1."""
     STORE_MASKED: tl.constexpr = MASK_R or MASK_H
     LOAD_MASKED: tl.constexpr = STORE_MASKED or (mask_ptr is not None)
     rows = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Launch", "Signature", "power_of_two"]
+__all__ = ["ALWAYS", "Launch", "Signature", "power_of_two"]
 
 _POINTERS = {
     torch.bfloat16: "*bf16",
@@ -27,6 +27,9 @@ _POINTERS = {
     torch.int8: "*i8",
     torch.uint8: "*u8",
 }
+
+# on every target: a fused multiply-add rounds once, and so is never less exact
+ALWAYS = {"enable_fp_fusion": True}
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Launch:
     def run(self, device: torch.device) -> None:
         """Start it on the current stream of ``device``, which need not be the current device."""
         with _on_device(device):
-            self.kernel[self.grid](**self.arguments, **self.constants, **self.options)
+            self.kernel[self.grid](**self.arguments, **self.constants, **self.options, **ALWAYS)
 
     def signature(self) -> Signature:
         """The specialisation that `run` would compile: 1 is a constant, multiples of 16 are told to the compiler."""

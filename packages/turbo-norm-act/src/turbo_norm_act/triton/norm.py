@@ -23,6 +23,10 @@ from turbo_norm_act.values import NormGradients, NormResult, Wanted
 __all__ = ["norm_backward", "norm_forward", "plan_backward", "plan_forward"]
 
 
+def _strides(*tensors: torch.Tensor | None) -> tuple[int, ...]:
+    return tuple(tensor.stride(0) for tensor in tensors if tensor is not None and tensor.shape[0] > 1)
+
+
 def _tile_shape(tile: Tile, D: int) -> tuple[int, int]:
     """Rows and columns of a tile, powers of two."""
     block_d = power_of_two(D) if tile.whole else min(tile.elements, power_of_two(D))
@@ -42,7 +46,7 @@ def plan_forward(
     tile: Tile | None = None,
 ) -> tuple[NormResult, list[Launch]]:
     rows, D = x.shape
-    tile = tile or choose_tile(NORM_TILES, "forward", D, facts)
+    tile = tile or choose_tile(NORM_TILES, "forward", D, _strides(x, residual), facts)
     block_r, block_d = _tile_shape(tile, D)
     y = torch.empty((rows, D), dtype=x.dtype, device=x.device)
     s = None if residual is None else torch.empty_like(y)
@@ -115,7 +119,7 @@ def plan_backward(
     tile: Tile | None = None,
 ) -> tuple[NormGradients, list[Launch]]:
     rows, D = s.shape
-    tile = tile or choose_tile(NORM_TILES, "backward", D, facts)
+    tile = tile or choose_tile(NORM_TILES, "backward", D, _strides(dy, ds, s), facts)
     block_r, block_d = _tile_shape(tile, D)
     column_blocks, row_tiles = -(-D // block_d), -(-rows // block_r)
     programs = max(1, min(row_tiles, facts.compute_units * tile.per_unit // column_blocks))
@@ -139,9 +143,7 @@ def plan_backward(
         inputs = {"dy_ptr": dy, "s_ptr": s, "gamma_ptr": gamma, "mean_ptr": mean, "rstd_ptr": rstd, "terms_ptr": terms}
         sizes = {"n_rows": rows, "D": D, "dy_stride": dy.stride(0), "s_stride": s.stride(0)}
         options = {"num_warps": tile.num_warps}
-        launches.append(
-            Launch(norm_terms_kernel, (row_tiles, 1, 1), {**inputs, **sizes}, shape, options)
-        )
+        launches.append(Launch(norm_terms_kernel, (row_tiles, 1, 1), {**inputs, **sizes}, shape, options))
     launches.append(
         Launch(
             norm_backward_kernel,
@@ -174,9 +176,7 @@ def plan_backward(
             block_p, block, warps = COLUMN_SUM_TILES[facts.vendor]
             arguments = {"partial_ptr": partial, "out_ptr": out, "P": programs, "D": D}
             blocks = {"BLOCK_P": block_p, "BLOCK_D": block}
-            launches.append(
-                Launch(column_sum_kernel, (-(-D // block), 1, 1), arguments, blocks, {"num_warps": warps})
-            )
+            launches.append(Launch(column_sum_kernel, (-(-D // block), 1, 1), arguments, blocks, {"num_warps": warps}))
     return NormGradients(dx, *sums), launches
 
 

@@ -13,13 +13,14 @@ Backward, with xhat = (s - mean) * rstd:
     dx = rstd (w dy - xhat c1 - c2) + ds        ds: what reaches s on its other path
     dgamma = sum over rows of dy xhat           dbeta = sum over rows of dy
 
-Tensors: x, residual, dy, ds, s [rows, D], last stride 1, any row stride; y, dx, s (written) [rows, D] contiguous; gamma,
-beta [D]; mean, rstd float32 [rows]. All arithmetic is float32, rounded once. dgamma and dbeta take two passes: each
+Tensors: x, residual, dy, ds, s [rows, D], last stride 1, any row stride; y, dx, s (written) [rows, D] contiguous;
+gamma, beta [D]; mean, rstd float32 [rows]. All arithmetic is float32, rounded once. dgamma and dbeta take two passes: each
 program sums its own rows in registers, in order, into partials float32 [programs, D]; `column_sum_kernel` adds those
 in order. No atomics: bit-equal from run to run on one device.
 
 A tile is BLOCK_R rows of BLOCK_D columns. WHOLE: a tile spans the row, which then is read once. Otherwise the forward
-walks the row in blocks twice, and the backward takes c1 and c2 from `norm_terms_kernel` (read 2 + 2, written 1).
+walks the row in blocks to its end and back, and the backward takes c1 and c2 from `norm_terms_kernel`, which reads dy
+and s once more.
 
 Source: RMSNorm, Zhang and Sennrich 2019 (arXiv 1910.07467); LayerNorm, Ba et al. 2016 (arXiv 1607.06450); moments of
 blocks joined as by Chan, Golub and LeVeque 1979.
@@ -138,8 +139,9 @@ def norm_forward_kernel(
                 square += apart * apart * share * start
                 mean += apart * share
         rstd = tl.rsqrt(square / D + eps)
-        for start in range(0, D, BLOCK_D):
-            at = start + cols
+        blocks = tl.cdiv(D, BLOCK_D)
+        for back in range(blocks):  # from the end, which the caches still hold
+            at = (blocks - 1 - back) * BLOCK_D + cols
             mask = valid[:, None] & (at < D)[None, :]
             s = _load_sum(x_ptr, residual_ptr, x_rows + at[None, :], residual_rows + at[None, :], mask, MASKED)
             _normalise(y_ptr, y_rows + at[None, :], s, mean, rstd, gamma_ptr, beta_ptr, at, D, mask,

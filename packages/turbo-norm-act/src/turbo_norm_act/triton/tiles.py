@@ -3,11 +3,12 @@
 
 All these kernels are bound by memory: a tile must be wide enough that each lane moves 16 bytes at a time with a few
 loads in flight, and small enough to stay in registers. Elements per lane = rows * block / (num_warps * wave size).
-The first row of a target's list whose ``up_to`` is not below the width is taken.
+The first row of a target's list whose ``up_to`` is not below the width, and whose ``multiple_of`` holds, is taken.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ class Tile:
         whole: the tile spans the row. False: blocks of ``elements`` columns.
         per_unit: programs launched for each compute unit (norm backward; the others launch one a tile).
         prefetch: rows in flight while one is worked on (norm backward).
+        multiple_of: D (or H) and all row strides must be multiples of it. Rows that do not begin on 16 bytes are read
+            an element at a time and pass through LDS on their way to another register layout: wide tiles would spill.
     """
 
     up_to: int
@@ -40,6 +43,7 @@ class Tile:
     whole: bool = True
     per_unit: int = 1
     prefetch: int = 1
+    multiple_of: int = 1
 
 
 # (pass, target) -> rows by width
@@ -56,9 +60,10 @@ NORM_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
         Tile(1024, 4096, 4, "16 elements a lane: two 16-byte loads of bf16"),
         Tile(4096, 4096, 4, "16 elements a lane"),
         Tile(8192, 8192, 8, "16 elements a lane"),
-        Tile(16384, 16384, 16, "16 elements a lane; 16 waves are the most a work-group has"),
-        Tile(32768, 32768, 16, "32 elements a lane of 128 registers"),
-        Tile(ANY, 16384, 16, "walks the row twice, the second time from cache", whole=False),
+        Tile(16384, 16384, 16, "16 elements a lane; 16 waves are the most a work-group has", multiple_of=16),
+        Tile(32768, 32768, 16, "32 elements a lane of 128 registers", multiple_of=16),
+        Tile(ANY, 16384, 16, "walks the row twice, the second time from cache", whole=False, multiple_of=16),
+        Tile(ANY, 8192, 8, "likewise; the tile passes through 32 KiB of LDS", whole=False),
     ),
     ("forward", "cpu"): (
         Tile(16384, 32768, 1, "interpreter: few, large numpy calls"),
@@ -75,7 +80,7 @@ NORM_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
         Tile(1024, 4096, 4, "x, dy and the sum of dgamma in registers", per_unit=2),
         Tile(4096, 4096, 4, "16 elements of each a lane", per_unit=2),
         Tile(8192, 8192, 8, "16 elements of each a lane", per_unit=1),
-        Tile(16384, 16384, 16, "16 elements of each a lane of 128 registers", per_unit=1),
+        Tile(16384, 16384, 16, "16 elements of each a lane of 128 registers", per_unit=1, multiple_of=16),
         Tile(ANY, 4096, 4, "c1, c2 first, then blocks of columns", whole=False, per_unit=2),
     ),
     ("backward", "cpu"): (
@@ -87,7 +92,9 @@ NORM_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
 # pass -> target -> rows by width
 ACTIVATION_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
     ("forward", "nvidia"): (Tile(ANY, 2048, 4, "16 elements of gate and of up a thread", whole=False),),
-    ("forward", "amd"): (Tile(ANY, 2048, 4, "8 elements of gate and of up a lane: one 16-byte load each", whole=False),),
+    ("forward", "amd"): (
+        Tile(ANY, 2048, 4, "8 elements of gate and of up a lane: one 16-byte load each", whole=False),
+    ),
     ("forward", "cpu"): (Tile(ANY, 32768, 1, "interpreter: few, large numpy calls", whole=False),),
     ("backward", "nvidia"): (Tile(ANY, 2048, 4, "16 elements of each a thread", whole=False),),
     ("backward", "amd"): (Tile(ANY, 2048, 4, "8 elements of each a lane: one 16-byte load each", whole=False),),
@@ -102,7 +109,10 @@ COLUMN_SUM_TILES: dict[str, tuple[int, int, int]] = {
 }
 
 
-def choose_tile(table: dict[tuple[str, str], tuple[Tile, ...]], which: str, width: int, facts: DeviceFacts) -> Tile:
-    """The device's row of ``table`` for rows of ``width`` elements."""
+def choose_tile(
+    table: dict[tuple[str, str], tuple[Tile, ...]], which: str, width: int, strides: tuple[int, ...], facts: DeviceFacts
+) -> Tile:
+    """The device's row of ``table`` for rows of ``width`` elements that lie ``strides`` apart."""
+    alignment = math.gcd(width, *strides)
     rows = table.get((which, facts.arch)) or table[which, facts.vendor]
-    return next(tile for tile in rows if width <= tile.up_to)
+    return next(tile for tile in rows if width <= tile.up_to and alignment % tile.multiple_of == 0)

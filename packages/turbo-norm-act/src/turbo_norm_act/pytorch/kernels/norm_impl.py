@@ -82,13 +82,10 @@ class TurboBackend(KernelBackend):
         if isinstance(call, NormForward):
             y, s, rstd = native.rmsnorm_forward(call.x, call.residual, call.gamma, call.eps, call.zero_centered)
             return NormResult(y, None if call.residual is None else s, None, rstd)
-        dx, dgamma = native.rmsnorm_backward(
-            call.dy, call.ds, call.s, call.gamma, call.rstd, call.zero_centered
-        )  # both, whatever is wanted
-        wanted = call.wanted
-        if wanted.dgamma is not None and dgamma is not None:
-            dgamma = dgamma.to(wanted.dgamma)
-        return NormGradients(dx if wanted.dx else None, dgamma if wanted.dgamma is not None else None, None)
+        dy, ds, s, gamma, _, rstd, zero_centered, wanted = call
+        want_dgamma = wanted.dgamma is not None
+        dx, dgamma = native.rmsnorm_backward(dy, ds, s, gamma, rstd, zero_centered, want_dgamma=want_dgamma)
+        return NormGradients(dx if wanted.dx else None, dgamma, None)
 
 
 class TritonBackend(KernelBackend):
@@ -122,9 +119,7 @@ class TorchBackend(KernelBackend):
     def execute(cls, call: Call) -> NormResult | NormGradients:
         if isinstance(call, NormForward):
             x, residual, gamma, beta, eps, zero_centered, center = call
-            return norm_forward_reference(
-                x, residual, gamma, beta, eps, center=center, zero_centered=zero_centered
-            )
+            return norm_forward_reference(x, residual, gamma, beta, eps, center=center, zero_centered=zero_centered)
         dy, ds, s, gamma, mean, rstd, zero_centered, wanted = call
         return norm_backward_reference(dy, ds, s, gamma, mean, rstd, zero_centered=zero_centered, wanted=wanted)
 

@@ -84,7 +84,9 @@ def check_activation(op: str, x: Any, up: Any, probs: Any, row_mask: Any, interl
 def check_clamp(op: str, limit: Any, alpha: Any) -> None:
     if limit is None:
         if alpha is not None:
-            raise UnsupportedError(f"{op}: alpha={alpha!r} without limit; alpha is read only with a limit (inf: no clamp)")
+            raise UnsupportedError(
+                f"{op}: alpha={alpha!r} without limit; alpha is read only with a limit (inf: no clamp)"
+            )
         return
     _check_number(op, "limit", limit, 0.0, "None or a number that is not negative")
     if alpha is not None:

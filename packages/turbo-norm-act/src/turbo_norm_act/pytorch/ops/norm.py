@@ -114,7 +114,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
     x, residual, gamma, beta, _, ctx.zero_centered, center = inputs
     _, s, mean, rstd = output
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(mean, rstd)
+    ctx.mark_non_differentiable(mean, rstd, *([s] if residual is None else []))
     ctx.save_for_backward(x if residual is None else s, gamma, mean if center else None, rstd)
     ctx.beta_dtype = None if beta is None else beta.dtype
 

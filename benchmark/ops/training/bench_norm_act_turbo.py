@@ -142,27 +142,25 @@ def check(op: Op, inputs: list[Tensor], grads: list[Tensor]) -> str | None:
 # --- speed ----------------------------------------------------------------------------------------------------------
 
 
-def graphed(function: Callable[[int], object], device: torch.device) -> Callable[[int], object]:
+def graphed(function: Callable[[int], object], stream: torch.cuda.Stream) -> Callable[[int], object]:
     """A function that replays one call of ``function`` from a graph; what cannot be captured is called as it is."""
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
     try:
         with torch.cuda.stream(stream):
             for _ in range(2):
                 function(0)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=stream):
-                kept = function(0)
+                kept = function, function(0)  # the graph knows addresses alone: what they belong to must live on
     except Exception as error:  # a peer's fault must not end the run
         print(f"not captured, timed as called: {error}", file=sys.stderr)
-        torch.cuda.synchronize(device)
+        torch.cuda.synchronize(stream.device)
         return function
 
     def replay(number: int, kept: object = kept) -> object:
         graph.replay()
         return kept
 
-    torch.cuda.current_stream(device).wait_stream(stream)
+    torch.cuda.synchronize(stream.device)
     return replay
 
 
@@ -178,7 +176,7 @@ def measured(
     """Milliseconds by pass and function, and of the copy."""
     source = torch.randn(COPY_ELEMENTS if machine.device.type == "cuda" else 1 << 16, device=machine.device).bfloat16()
     target = torch.empty_like(source)
-    wrap = graphed if graph else (lambda function, device: function)
+    stream = torch.cuda.Stream(machine.device) if graph else None
     result: dict[str, dict[str, float]] = {}
     for which in ("forward", "backward"):
         calls: dict[str, Callable[[int], object]] = {"copy": lambda number: target.copy_(source)}
@@ -191,12 +189,15 @@ def measured(
                         return function(*own)
 
             else:
-                outputs = _outputs(function(*own))
+                if stream is not None:
+                    torch.cuda.synchronize(machine.device)  # the clones are there
+                with torch.cuda.stream(stream):  # autograd runs a backward on the stream of its forward
+                    outputs = _outputs(function(*own))
 
                 def call(number: int, outputs: tuple[Tensor, ...] = outputs, own: list[Tensor] = own) -> object:
                     return torch.autograd.grad(outputs, own, grads, retain_graph=True)
 
-            calls[name] = wrap(call, machine.device)
+            calls[name] = call if stream is None else graphed(call, stream)
         times = measure(calls, machine.device, budget)
         result[which] = {name: taken.milliseconds for name, taken in times.items()}
         del calls

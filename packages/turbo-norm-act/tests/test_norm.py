@@ -31,7 +31,7 @@ def skip_without_kernel(backend, kind):
         pytest.skip("layernorm has no HIP kernel")
 
 
-def apply(kind, x, residual, gamma, beta, eps=1e-6):
+def apply(kind, x, residual, gamma, beta, eps=1e-5):
     """(y, s or None) of the public function."""
     if kind == "residual":
         return rmsnorm_residual(x, residual, gamma, eps)
@@ -40,7 +40,7 @@ def apply(kind, x, residual, gamma, beta, eps=1e-6):
     return rmsnorm(x, gamma, eps, zero_centered=kind == "zero_centered"), None
 
 
-def reference(kind, x, residual, gamma, beta, eps=1e-6, dtype=None):
+def reference(kind, x, residual, gamma, beta, eps=1e-5, dtype=None):
     """Likewise in float64; s is rounded as the op stores it."""
     s = x
     if kind == "residual":
@@ -64,7 +64,7 @@ def draw(kind, rows, D, dtype, device, param_dtype=None):
     return x, residual, gamma, beta
 
 
-def check(kind, x, residual, gamma, beta, eps=1e-6, grad=None, grad_s=None):
+def check(kind, x, residual, gamma, beta, eps=1e-5, grad=None, grad_s=None):
     """The op and all its gradients are right; returns them."""
     inputs = [x, residual, gamma, beta]
     wide = cases.float64(*inputs)
@@ -98,7 +98,9 @@ def check(kind, x, residual, gamma, beta, eps=1e-6, grad=None, grad_s=None):
 def test_shapes(backend, device, poisoned_allocations, kind, rows, D):
     skip_without_kernel(backend, kind)
     dtype = cases.DTYPES[(rows + D) % 3]
-    check(kind, *draw(kind, rows, D, dtype, device))
+    # one element is its own mean: rstd is eps^-1/2, and it magnifies the rounding of a difference that is exactly 0
+    eps = 1e-2 if kind == "layernorm" and D == 1 else 1e-5
+    check(kind, *draw(kind, rows, D, dtype, device), eps=eps)
 
 
 @pytest.mark.parametrize("dtype", cases.DTYPES, ids=str)

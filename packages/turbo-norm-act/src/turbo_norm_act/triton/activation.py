@@ -51,7 +51,7 @@ def plan_forward(
     tile: Tile | None = None,
 ) -> Launch:
     rows, H = gate.shape
-    tile = tile or choose_tile(ACTIVATION_TILES, "forward", H, (), facts)
+    tile = tile or choose_tile(ACTIVATION_TILES, "forward", H, (gate.stride(0), up.stride(0)), facts)
     grid, constants = _grid_and_constants(rows, H, formula, tile, split_columns=True)
     arguments = {
         "gate_ptr": gate,
@@ -99,7 +99,7 @@ def plan_backward(
     tile: Tile | None = None,
 ) -> Launch:
     rows, H = gate.shape
-    tile = tile or choose_tile(ACTIVATION_TILES, "backward", H, (), facts)
+    tile = tile or choose_tile(ACTIVATION_TILES, "backward", H, (gate.stride(0), up.stride(0), dout.stride(0)), facts)
     grid, constants = _grid_and_constants(rows, H, formula, tile, split_columns=dprobs is None)
     arguments = {
         "dout_ptr": dout,

@@ -33,6 +33,12 @@ def _tile_shape(tile: Tile, D: int) -> tuple[int, int]:
     return max(1, tile.elements // block_d), block_d
 
 
+def _prefetch(tile: Tile, tile_bytes: int, facts: DeviceFacts) -> int:
+    """The tile's prefetch, or none where NVIDIA's pipeliner lacks room: it keeps all but one tile in shared memory."""
+    room = facts.lds_bytes - 4096  # for reductions across warps
+    return 1 if facts.vendor == "nvidia" and (tile.prefetch - 1) * tile_bytes > room // tile.per_unit else tile.prefetch
+
+
 def plan_forward(
     x: torch.Tensor,
     residual: torch.Tensor | None,
@@ -130,6 +136,7 @@ def plan_backward(
     dx = torch.empty((rows, D), dtype=s.dtype, device=where) if wanted.dx else None
     terms = None
     launches = []
+    prefetch = _prefetch(tile, block_r * block_d * s.element_size() * (2 if ds is None else 3), facts)
     shape = {
         "CENTER": mean is not None,
         "ZERO_CENTERED": zero_centered,
@@ -166,7 +173,7 @@ def plan_backward(
                 "ds_stride": 1 if ds is None else ds.stride(0),
                 "s_stride": s.stride(0),
             },
-            {**shape, "WHOLE": tile.whole, "PREFETCH": tile.prefetch},
+            {**shape, "WHOLE": tile.whole, "PREFETCH": prefetch},
             {"num_warps": tile.num_warps},
         )
     )

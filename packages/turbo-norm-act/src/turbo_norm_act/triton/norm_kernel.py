@@ -14,9 +14,9 @@ Backward, with xhat = (s - mean) * rstd:
     dgamma = sum over rows of dy xhat           dbeta = sum over rows of dy
 
 Tensors: x, residual, dy, ds, s [rows, D], last stride 1, any row stride; y, dx, s (written) [rows, D] contiguous;
-gamma, beta [D]; mean, rstd float32 [rows]. All arithmetic is float32, rounded once. dgamma and dbeta take two passes: each
-program sums its own rows in registers, in order, into partials float32 [programs, D]; `column_sum_kernel` adds those
-in order. No atomics: bit-equal from run to run on one device.
+gamma, beta [D]; mean, rstd float32 [rows]. All arithmetic is float32, rounded once. dgamma and dbeta take two passes:
+each program sums its own rows in registers, in order, into partials float32 [programs, D]; `column_sum_kernel` adds
+those in order. No atomics: bit-equal from run to run on one device.
 
 A tile is BLOCK_R rows of BLOCK_D columns. WHOLE: a tile spans the row, which then is read once. Otherwise the forward
 walks the row in blocks to its end and back, and the backward takes c1 and c2 from `norm_terms_kernel`, which reads dy
@@ -41,19 +41,35 @@ def _load(pointer, offsets, mask, MASKED: tl.constexpr):
 
 
 @triton.jit
-def _store(pointer, offsets, value, mask, MASKED: tl.constexpr):
+def _store(pointer, offsets, value, mask, MASKED: tl.constexpr, STREAM: tl.constexpr = False):
+    """STREAM: not to push what will be read again out of the caches."""
+    CACHE: tl.constexpr = ".cs" if STREAM else ""
     if MASKED:
-        tl.store(pointer + offsets, value.to(pointer.dtype.element_ty), mask=mask)
+        tl.store(pointer + offsets, value.to(pointer.dtype.element_ty), mask=mask, cache_modifier=CACHE)
     else:
-        tl.store(pointer + offsets, value.to(pointer.dtype.element_ty))
+        tl.store(pointer + offsets, value.to(pointer.dtype.element_ty), cache_modifier=CACHE)
 
 
 @triton.jit
-def _load_sum(x_ptr, residual_ptr, x_at, residual_at, mask, MASKED: tl.constexpr):
+def _load_again(pointer, offsets, mask, MASKED: tl.constexpr):
+    """As `_load`, of what will be read again soon."""
+    if MASKED:
+        return tl.load(pointer + offsets, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    return tl.load(pointer + offsets, eviction_policy="evict_last").to(tl.float32)
+
+
+@triton.jit
+def _load_sum(x_ptr, residual_ptr, x_at, residual_at, mask, MASKED: tl.constexpr, AGAIN: tl.constexpr):
     """s = x + residual as x's dtype holds it, in float32."""
-    s = _load(x_ptr, x_at, mask, MASKED)
+    if AGAIN:
+        s = _load_again(x_ptr, x_at, mask, MASKED)
+        if residual_ptr is not None:
+            s += _load_again(residual_ptr, residual_at, mask, MASKED)
+    else:
+        s = _load(x_ptr, x_at, mask, MASKED)
+        if residual_ptr is not None:
+            s += _load(residual_ptr, residual_at, mask, MASKED)
     if residual_ptr is not None:
-        s += _load(residual_ptr, residual_at, mask, MASKED)
         s = s.to(x_ptr.dtype.element_ty).to(tl.float32)
     return s
 
@@ -83,6 +99,7 @@ def _moments(s, inside, count, CENTER: tl.constexpr, MASK_D: tl.constexpr):
 def _normalise(
     y_ptr, y_at, s, mean, rstd, gamma_ptr, beta_ptr, cols, D, mask,
     CENTER: tl.constexpr, ZERO_CENTERED: tl.constexpr, MASK_D: tl.constexpr, MASKED: tl.constexpr,
+    STREAM: tl.constexpr,
 ):  # fmt: skip
     """y of one tile."""
     if CENTER:
@@ -92,7 +109,7 @@ def _normalise(
         y *= _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D)
     if beta_ptr is not None:
         y += _load(beta_ptr, cols, cols < D, MASK_D)[None, :]
-    _store(y_ptr, y_at, y, mask, MASKED)
+    _store(y_ptr, y_at, y, mask, MASKED, STREAM)
 
 
 @triton.jit
@@ -113,13 +130,13 @@ def norm_forward_kernel(
     if WHOLE:
         inside = (cols < D)[None, :]
         mask = valid[:, None] & inside
-        s = _load_sum(x_ptr, residual_ptr, x_rows + cols[None, :], residual_rows + cols[None, :], mask, MASKED)
+        s = _load_sum(x_ptr, residual_ptr, x_rows + cols[None, :], residual_rows + cols[None, :], mask, MASKED, False)
         if s_ptr is not None:
             _store(s_ptr, y_rows + cols[None, :], s, mask, MASKED)
         mean, square = _moments(s, inside, D, CENTER, MASK_D)
         rstd = tl.rsqrt(square / D + eps)
         _normalise(y_ptr, y_rows + cols[None, :], s, mean, rstd, gamma_ptr, beta_ptr, cols, D, mask,
-                   CENTER, ZERO_CENTERED, MASK_D, MASKED)  # fmt: skip
+                   CENTER, ZERO_CENTERED, MASK_D, MASKED, False)  # fmt: skip
     else:
         mean = tl.zeros([BLOCK_R], tl.float32)
         square = tl.zeros([BLOCK_R], tl.float32)
@@ -127,9 +144,9 @@ def norm_forward_kernel(
             at = start + cols
             inside = (at < D)[None, :]
             mask = valid[:, None] & inside
-            s = _load_sum(x_ptr, residual_ptr, x_rows + at[None, :], residual_rows + at[None, :], mask, MASKED)
+            s = _load_sum(x_ptr, residual_ptr, x_rows + at[None, :], residual_rows + at[None, :], mask, MASKED, True)
             if s_ptr is not None:
-                _store(s_ptr, y_rows + at[None, :], s, mask, MASKED)
+                _store(s_ptr, y_rows + at[None, :], s, mask, MASKED, True)
             count = tl.minimum(D - start, BLOCK_D)
             block_mean, block_square = _moments(s, inside, count, CENTER, MASK_D)
             square += block_square
@@ -143,9 +160,9 @@ def norm_forward_kernel(
         for back in range(blocks):  # from the end, which the caches still hold
             at = (blocks - 1 - back) * BLOCK_D + cols
             mask = valid[:, None] & (at < D)[None, :]
-            s = _load_sum(x_ptr, residual_ptr, x_rows + at[None, :], residual_rows + at[None, :], mask, MASKED)
+            s = _load_sum(x_ptr, residual_ptr, x_rows + at[None, :], residual_rows + at[None, :], mask, MASKED, True)
             _normalise(y_ptr, y_rows + at[None, :], s, mean, rstd, gamma_ptr, beta_ptr, at, D, mask,
-                       CENTER, ZERO_CENTERED, MASK_D, MASKED)  # fmt: skip
+                       CENTER, ZERO_CENTERED, MASK_D, MASKED, True)  # fmt: skip
     tl.store(rstd_ptr + rows, rstd, mask=valid)
     if CENTER:
         tl.store(mean_ptr + rows, mean, mask=valid)

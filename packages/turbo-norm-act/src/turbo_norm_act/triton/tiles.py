@@ -31,7 +31,7 @@ class Tile:
         why: reason or measurement (device, date).
         whole: the tile spans the row. False: blocks of ``elements`` columns.
         per_unit: programs launched for each compute unit (norm backward; the others launch one a tile).
-        prefetch: rows in flight while one is worked on (norm backward).
+        prefetch: tiles in flight, the one that is worked on included (norm backward).
         multiple_of: D (or H) and all row strides must be multiples of it. Rows that do not begin on 16 bytes are read
             an element at a time and pass through LDS on their way to another register layout: wide tiles would spill.
     """
@@ -48,13 +48,14 @@ class Tile:
 
 # (pass, target) -> rows by width
 NORM_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
+    # GB/s on an H200, bf16, 2026-11-30, where a copy moves 4210-4236
     ("forward", "nvidia"): (
-        Tile(1024, 4096, 4, "32 elements a thread"),
-        Tile(4096, 4096, 8, "16 elements a thread"),
-        Tile(8192, 8192, 8, "32 elements a thread"),
+        Tile(1024, 2048, 4, "3900 at D=1024; 1024, 4096 or 8192 elements: 3825-3905"),
+        Tile(4096, 4096, 8, "3825 at D=4096; 4 warps 3510, 16 warps 3485"),
+        Tile(8192, 8192, 8, "4005-4024; 4 warps 3959, 16 warps 3999"),
         Tile(16384, 16384, 16, "32 elements a thread"),
         Tile(32768, 32768, 32, "32 elements a thread"),
-        Tile(ANY, 16384, 16, "walks the row twice, the second time from L2", whole=False),
+        Tile(ANY, 32768, 32, "3777 at D=65536; blocks of 16384: 3434, the row in one tile: 2718 (spills)", whole=False),
     ),
     ("forward", "amd"): (
         Tile(1024, 4096, 4, "16 elements a lane: two 16-byte loads of bf16"),
@@ -69,19 +70,23 @@ NORM_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
         Tile(16384, 32768, 1, "interpreter: few, large numpy calls"),
         Tile(ANY, 16384, 1, "interpreter: the walk of wide rows is run too", whole=False),
     ),
+    # Likewise. A third tile in flight is what counts: with two, the copies of the next begin when this one is done.
     ("backward", "nvidia"): (
-        Tile(1024, 4096, 4, "x, dy and the sum of dgamma in registers", per_unit=4, prefetch=2),
-        Tile(4096, 4096, 8, "16 elements of each a thread", per_unit=2, prefetch=3),
-        Tile(8192, 8192, 8, "32 elements of each a thread", per_unit=1, prefetch=3),
-        Tile(16384, 16384, 16, "32 elements of each a thread", per_unit=1, prefetch=2),
-        Tile(ANY, 4096, 8, "c1, c2 first, then blocks of columns", whole=False, per_unit=4, prefetch=2),
+        Tile(1024, 2048, 2, "3903 at D=1024; 4 warps 3837, 4096 elements 3681", per_unit=2, prefetch=4),
+        Tile(8192, 8192, 16, "3886 at D=4096, 4059 at D=8192; prefetch 2: 2790, none: 3114", prefetch=3),
+        Tile(16384, 16384, 16, "3179 at D=16384; 32 warps 2899, prefetch 2: 2809", prefetch=3),
+        Tile(ANY, 4096, 8, "2542 at D=65536: c1, c2 first, then blocks of columns", whole=False, per_unit=4),
     ),
+    # gfx942, gfx950 (compiled, not measured): the next row waits in registers, not in LDS
     ("backward", "amd"): (
-        Tile(1024, 4096, 4, "x, dy and the sum of dgamma in registers", per_unit=2),
-        Tile(4096, 4096, 4, "16 elements of each a lane", per_unit=2),
-        Tile(8192, 8192, 8, "16 elements of each a lane", per_unit=1),
-        Tile(16384, 16384, 16, "16 elements of each a lane of 128 registers", per_unit=1, multiple_of=16),
-        Tile(ANY, 4096, 4, "c1, c2 first, then blocks of columns", whole=False, per_unit=2),
+        Tile(1024, 4096, 4, "x, dy and the sum of dgamma in registers", per_unit=4, prefetch=2, multiple_of=16),
+        Tile(4096, 4096, 4, "16 elements of each a lane", per_unit=4, prefetch=2, multiple_of=16),
+        Tile(8192, 8192, 8, "16 elements of each a lane", per_unit=2, prefetch=2, multiple_of=16),
+        Tile(16384, 16384, 16, "16 elements of each a lane of 128 registers", multiple_of=16),
+        Tile(1024, 1024, 4, "4 elements of each a lane, each with its mask in two SGPRs", per_unit=4),
+        Tile(4096, 4096, 8, "8 elements of each a lane, each with its mask in two SGPRs", per_unit=2),
+        Tile(8192, 8192, 16, "8 elements of each a lane, each with its mask in two SGPRs"),
+        Tile(ANY, 4096, 4, "c1, c2 first, then blocks of columns", whole=False, per_unit=4),
     ),
     ("backward", "cpu"): (
         Tile(16384, 32768, 1, "interpreter: few, large numpy calls", per_unit=3),
@@ -91,13 +96,28 @@ NORM_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
 
 # pass -> target -> rows by width
 ACTIVATION_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
-    ("forward", "nvidia"): (Tile(ANY, 2048, 4, "16 elements of gate and of up a thread", whole=False),),
+    # GB/s on an H200, bf16, 2026-11-30, at H = 2048 and 14336, where a copy moves 4210-4236
+    ("forward", "nvidia"): (
+        Tile(
+            ANY,
+            2048,
+            8,
+            "3798 and 4199, 16 bytes a thread; 1024 elements: 3736 and 4163, 8192: 3745 and 4060",
+            whole=False,
+        ),
+    ),
     ("forward", "amd"): (
-        Tile(ANY, 2048, 4, "8 elements of gate and of up a lane: one 16-byte load each", whole=False),
+        Tile(ANY, 2048, 4, "8 elements of gate and of up a lane: one 16-byte load each", whole=False, multiple_of=16),
+        Tile(ANY, 1024, 4, "4 elements of each a lane, each with its mask in two SGPRs", whole=False),
     ),
     ("forward", "cpu"): (Tile(ANY, 32768, 1, "interpreter: few, large numpy calls", whole=False),),
-    ("backward", "nvidia"): (Tile(ANY, 2048, 4, "16 elements of each a thread", whole=False),),
-    ("backward", "amd"): (Tile(ANY, 2048, 4, "8 elements of each a lane: one 16-byte load each", whole=False),),
+    ("backward", "nvidia"): (
+        Tile(ANY, 2048, 8, "4234 and 4132, 16 bytes a thread; 1024 elements: 4109 and 4100", whole=False),
+    ),
+    ("backward", "amd"): (
+        Tile(ANY, 2048, 4, "8 elements of each a lane: one 16-byte load each", whole=False, multiple_of=16),
+        Tile(ANY, 1024, 4, "4 elements of each a lane, each with its mask in two SGPRs", whole=False),
+    ),
     ("backward", "cpu"): (Tile(ANY, 32768, 1, "interpreter: few, large numpy calls", whole=False),),
 }
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The wheels with native code: what a build puts into them, from the tree, from an sdist and as an editable install.
 
-Builds use this environment's build tools (`--no-build-isolation`), so nothing is downloaded; test_isolation.py shows that the
-declared build requirements are enough.
+Builds use this environment's build tools (`--no-build-isolation`), so nothing is downloaded; test_isolation.py shows
+that the declared build requirements are enough.
 """
 
 from __future__ import annotations
@@ -53,7 +53,18 @@ def copy_tree(folder: Path, package: str) -> Path:
 
 
 def pip_wheel(source: Path, output: Path, **variables: str) -> Path:
-    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(output), str(source), **variables)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(output),
+        str(source),
+        **variables,
+    )
     (wheel,) = output.glob("*.whl")
     return wheel
 
@@ -94,7 +105,7 @@ def shared_objects(folder: Path) -> list[Path]:
     return found
 
 
-# --- contents -----------------------------------------------------------------------------------------------------------
+# --- contents ---------------------------------------------------------------------------------------------------------
 
 
 @each_package
@@ -110,7 +121,11 @@ def test_contents(wheel, package):
     with zipfile.ZipFile(wheel) as archive:
         inside = {entry for entry in archive.namelist() if not entry.startswith(f"{name}-")}
     source = ROOT / "packages" / package
-    python = {path.relative_to(source / "src").as_posix() for path in (source / "src").rglob("*") if path.suffix in (".py", ".typed")}
+    python = {
+        path.relative_to(source / "src").as_posix()
+        for path in (source / "src").rglob("*")
+        if path.suffix in (".py", ".typed")
+    }
     native = {entry for entry in inside if not entry.endswith((".py", "py.typed"))}
     kernels = {path.stem for path in (source / "csrc" / "kernels").glob("*.hip")}
     assert inside - native == python
@@ -131,7 +146,7 @@ def test_wheel_of_the_sdist(wheel, wheel_of_sdist):
     assert any(entry.endswith(".gfx942.hsaco") for entry in half)
 
 
-# --- no torch, no ROCm --------------------------------------------------------------------------------------------------
+# --- no torch, no ROCm ------------------------------------------------------------------------------------------------
 
 
 @each_package
@@ -178,7 +193,7 @@ print("answered")
     assert run(sys.executable, "-I", "-S", "-c", program, ROCM_HOME="/nowhere").strip() == "answered"
 
 
-# --- code objects ---------------------------------------------------------------------------------------------------------
+# --- code objects -----------------------------------------------------------------------------------------------------
 
 
 @each_package
@@ -201,7 +216,7 @@ def test_code_objects(unpacked, package):
     assert {f"{row['object']}/{row['kernel']}" for row in table if row["arch"] == "gfx942"} == kernels["gfx942"]
 
 
-# --- build requirements and options ---------------------------------------------------------------------------------------
+# --- build requirements and options -----------------------------------------------------------------------------------
 
 
 @each_package
@@ -216,11 +231,15 @@ def test_ziglang_is_required_where_there_is_no_rocm(package, rocm, monkeypatch):
     asked = {re.split(r"[=<>~]", requirement)[0] for requirement in backend.get_requires_for_build_wheel({})}
     assert ("ziglang" in asked) is not rocm
     assert "turbo-core" not in asked, "turbo-core is not needed for a build: csrc-common is in the sdist"
-    assert "ziglang" not in {re.split(r"[=<>~]", requirement)[0] for requirement in backend.get_requires_for_build_sdist({})}
+    assert "ziglang" not in {
+        re.split(r"[=<>~]", requirement)[0] for requirement in backend.get_requires_for_build_sdist({})
+    }
 
 
 @each_package
-@pytest.mark.parametrize("frameworks, text", [("JAX", "has no JAX front end yet"), ("PYTORCH;MXNET", "MXNET is unknown")])
+@pytest.mark.parametrize(
+    "frameworks, text", [("JAX", "has no JAX front end yet"), ("PYTORCH;MXNET", "MXNET is unknown")]
+)
 def test_other_frameworks_are_refused(tree, tmp_path, frameworks, text):
     command = ["cmake", "-G", "Ninja", "-S", str(tree), "-B", str(tmp_path), f"-DPRIMUS_TURBO_FRAMEWORK={frameworks}"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -228,7 +247,7 @@ def test_other_frameworks_are_refused(tree, tmp_path, frameworks, text):
     assert text in " ".join(done.stderr.split())
 
 
-# --- editable install -----------------------------------------------------------------------------------------------------
+# --- editable install -------------------------------------------------------------------------------------------------
 
 
 class Editable:
@@ -243,7 +262,16 @@ class Editable:
         (site_packages / "core.pth").write_text(f"{ROOT / 'packages' / 'turbo-core' / 'src'}\n")
 
     def install(self) -> None:
-        command = ["-m", "pip", f"--python={self.python}", "install", "--no-deps", "--no-build-isolation", "-e", str(self.source)]
+        command = [
+            "-m",
+            "pip",
+            f"--python={self.python}",
+            "install",
+            "--no-deps",
+            "--no-build-isolation",
+            "-e",
+            str(self.source),
+        ]
         run(sys.executable, *command, GPU_ARCHS="gfx942")
 
     def ask(self, program: str) -> str:
@@ -258,22 +286,25 @@ def replace(path: Path, old: str, new: str) -> None:
 
 @each_package
 def test_editable_install(tree, tmp_path, package):
-    """A Python change is there at once; a change of a .hip or .cpp file is there after the install command was repeated."""
+    """A Python change is there at once; one of a .hip or .cpp file after the install command was repeated."""
     name = package.replace("-", "_")
     source = Path(shutil.copytree(tree, tree.parent / f"{package}-editable", ignore=shutil.ignore_patterns("build")))
     editable = Editable(tmp_path / "env", source)
     editable.install()
-    digest = (
-        f"import hashlib, pathlib, {name}.pytorch._C as c; lib = pathlib.Path(c.__file__).parents[1] / 'lib'; "
-        "print([hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(lib.glob('*.hsaco'))], c.rmsnorm_backward_partials(10**6, 8, 0))"
-    )
+    digest = f"""
+import hashlib, pathlib, {name}.pytorch._C as native
+files = sorted((pathlib.Path(native.__file__).parents[1] / "lib").glob("*.hsaco"))
+print(*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files), native.rmsnorm_backward_partials(10**6, 8, 0))
+"""
     before = editable.ask(digest)
 
-    replace(source / "src" / name / "__init__.py", '__name__,\n    {', '__name__,\n    {\n        "added_later": "os",')
+    replace(source / "src" / name / "__init__.py", "__name__,\n    {", '__name__,\n    {\n        "added_later": "os",')
     assert "added_later" in editable.ask(f"import {name}; print(dir({name}))")
     assert editable.ask(digest) == before
 
-    replace(source / "csrc" / "kernels" / "rmsnorm_forward.hip", "squares / a.dim + a.eps", "squares / a.dim + 2.0f * a.eps")
+    replace(
+        source / "csrc" / "kernels" / "rmsnorm_forward.hip", "squares / a.dim + a.eps", "squares / a.dim + 2.0f * a.eps"
+    )
     replace(source / "csrc" / "kernels" / "rmsnorm.cpp", "row_bytes <= 16384 ? 1024", "row_bytes <= 16384 ? 1000")
     assert editable.ask(digest) == before
     editable.install()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""csrc-common's CMake module on small projects: which compiler with which flags, which architectures, what fails a build."""
+"""csrc-common's CMake module on small projects: compiler and flags, architectures, rebuilds, what fails a build."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ cmake_minimum_required(VERSION 3.25)
 project(small LANGUAGES CXX)
 find_package(Python REQUIRED COMPONENTS Interpreter)
 include("{common}/cmake/TurboKernels.cmake")
-turbo_add_kernels(kernels DESTINATION pkg/lib SOURCES plain.hip special_gfx950.hip INCLUDES "${{CMAKE_CURRENT_SOURCE_DIR}}/own" FLAGS -DEXTRA=1)
+turbo_add_kernels(kernels DESTINATION pkg/lib
+  SOURCES plain.hip special_gfx950.hip
+  INCLUDES "${{CMAKE_CURRENT_SOURCE_DIR}}/own"
+  FLAGS -DEXTRA=1)
 turbo_add_kernel_library(small_kernels DESTINATION pkg/lib SOURCES host.cpp)
 """
 PLAIN = """
@@ -36,7 +39,9 @@ TURBO_KERNEL(64, 1) void plain(int *x) {
   x[turbo::thread_index()] = table[x[turbo::thread_index()] & 63];
 }
 """
-HOST = '#include "turbo/kernels.h"\nextern "C" int turbo_small_check(int d) { return turbo::check_device(d, "plain"); }\n'
+HOST = (
+    '#include "turbo/kernels.h"\nextern "C" int turbo_small_check(int d) { return turbo::check_device(d, "plain"); }\n'
+)
 
 
 class Project:
@@ -53,17 +58,29 @@ class Project:
         (self.source / name).write_text(text)
 
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess:
-        environment = {key: value for key, value in os.environ.items() if key not in ("GPU_ARCHS", "MAX_JOBS", "ROCM_PATH")}
+        environment = {
+            key: value for key, value in os.environ.items() if key not in ("GPU_ARCHS", "MAX_JOBS", "ROCM_PATH")
+        }
         environment |= {"ROCM_HOME": "/nowhere/rocm", "PYTHONDONTWRITEBYTECODE": "1"} | variables
         return subprocess.run(command, capture_output=True, text=True, env=environment)
 
     def configure(self, *options: str, **variables: str) -> subprocess.CompletedProcess:
-        where = ["-G", "Ninja", "-S", str(self.source), "-B", str(self.build_folder), f"-DPython_EXECUTABLE={sys.executable}"]
+        where = [
+            "-G",
+            "Ninja",
+            "-S",
+            str(self.source),
+            "-B",
+            str(self.build_folder),
+            f"-DPython_EXECUTABLE={sys.executable}",
+        ]
         trusted = ["-DCMAKE_CXX_COMPILER_WORKS=ON", "-DCMAKE_CXX_ABI_COMPILED=ON"]  # saves a second for each test
         return self.run("cmake", *where, *trusted, *options, **variables)
 
     def build(self, *targets: str, **variables: str) -> subprocess.CompletedProcess:
-        return self.run("cmake", "--build", str(self.build_folder), "-j1", "--target", *(targets or ("kernels",)), **variables)
+        return self.run(
+            "cmake", "--build", str(self.build_folder), "-j1", "--target", *(targets or ("kernels",)), **variables
+        )
 
     def objects(self) -> list[str]:
         return sorted(path.name for path in (self.build_folder / "kernels").glob("*.hsaco"))
@@ -89,7 +106,7 @@ def good(done: subprocess.CompletedProcess) -> str:
     return done.stdout + done.stderr
 
 
-# --- architectures ------------------------------------------------------------------------------------------------------
+# --- architectures ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -128,11 +145,11 @@ def test_native_without_a_gpu_builds_for_both(project):
     assert "no AMD GPU was found" in output and "kernels for gfx942;gfx950" in output
 
 
-# --- compiler -----------------------------------------------------------------------------------------------------------
+# --- compiler ---------------------------------------------------------------------------------------------------------
 
 
 def fake_rocm(folder: Path, names: tuple[str, ...] = ("amdclang++", "ld.lld")) -> tuple[Path, Path]:
-    """A ROCm whose compiler writes down how it was called and then lets zig do the work. Returns its root and the log."""
+    """A ROCm whose compiler writes down how it was called and lets zig do the work. Returns its root and the log."""
     binaries, log = folder / "rocm" / "lib" / "llvm" / "bin", folder / "calls.jsonl"
     binaries.mkdir(parents=True)
     for name in names:
@@ -196,7 +213,7 @@ def test_no_compiler_at_all(project):
     assert "Set ROCM_HOME to a ROCm installation, or pip install ziglang" in text
 
 
-# --- rebuilding, jobs, audit ----------------------------------------------------------------------------------------------
+# --- rebuilding, jobs, audit ------------------------------------------------------------------------------------------
 
 
 def test_a_changed_header_rebuilds_what_includes_it(project):
@@ -216,12 +233,16 @@ def test_equal_sources_give_equal_bytes(project, tmp_path):
     good(other.configure(GPU_ARCHS="gfx950"))
     good(other.build())
     for name in project.objects():
-        assert (project.build_folder / "kernels" / name).read_bytes() == (other.build_folder / "kernels" / name).read_bytes()
+        assert (project.build_folder / "kernels" / name).read_bytes() == (
+            other.build_folder / "kernels" / name
+        ).read_bytes()
 
 
 def test_max_jobs(project):
     good(project.configure(MAX_JOBS="3"))
-    text = (project.build_folder / "build.ninja").read_text() + (project.build_folder / "CMakeFiles" / "rules.ninja").read_text()
+    text = (project.build_folder / "build.ninja").read_text() + (
+        project.build_folder / "CMakeFiles" / "rules.ninja"
+    ).read_text()
     assert "pool turbo\n  depth = 3" in text
     assert text.count("pool = turbo") >= 3 + 4  # code objects and host sources
     assert "MAX_JOBS is 'many'" in failure(Project(project.source.parent / "other").configure(MAX_JOBS="many"))

@@ -37,7 +37,9 @@ def zig() -> str:
     return str(Path(spec.origin).parent / "zig")
 
 
-def compile_hip(source: Path, arch: str, output: Path, *flags: str, allow_spills: bool = False) -> subprocess.CompletedProcess:
+def compile_hip(
+    source: Path, arch: str, output: Path, *flags: str, allow_spills: bool = False
+) -> subprocess.CompletedProcess:
     """Runs the build's own compile step; the caller looks at the return code."""
     tool = [sys.executable, str(CSRC_COMMON / "cmake" / "compile_kernels.py"), "compile"]
     arguments = ["--arch", arch, "--source", str(source), "--output", str(output)]

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * A libamdhip64 for tests: it has the functions that the native library uses, executes nothing, and records what it was asked.
- * Tests talk to it through the fake_* functions (ctypes). Code objects are read as far as is needed to answer like the real
- * library: a kernel that is not in the file is not found, and the size of a kernel's arguments comes from its descriptor.
+ * A libamdhip64 for tests: it has the functions that the native library uses, executes nothing, and records what it
+ * was asked. Tests talk to it through the fake_* functions (ctypes). Code objects are read as far as is needed to
+ * answer like the real library: a kernel that is not in the file is not found, and the size of a kernel's arguments
+ * comes from its descriptor.
  */
 #include <elf.h>
 #include <pthread.h>
@@ -12,7 +13,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEVICES = 8, ARCH_OFFSET = 1160, KERNEL_NAME = 128, ARGUMENTS = 512, LAUNCHES = 4096, MODULES = 256, FUNCTIONS = 1024 };
+enum {
+  DEVICES = 8,
+  ARCH_OFFSET = 1160,
+  KERNEL_NAME = 128,
+  ARGUMENTS = 512,
+  LAUNCHES = 4096,
+  MODULES = 256,
+  FUNCTIONS = 1024
+};
 enum { INVALID_VALUE = 1, INVALID_DEVICE = 101, NO_BINARY = 209, NOT_FOUND = 500 };
 
 typedef struct {
@@ -79,7 +88,8 @@ static int result(const char *function, int code) {
 
 /* --- code objects --- */
 
-/* File address of the bytes that have a virtual address; the images here are files that are read, not mapped segments. */
+/* File address of the bytes that have a virtual address; the images here are files that are read, not mapped
+ * segments. */
 static const unsigned char *at_address(const unsigned char *image, uint64_t address) {
   const Elf64_Ehdr *header = (const Elf64_Ehdr *)image;
   const Elf64_Phdr *segments = (const Elf64_Phdr *)(image + header->e_phoff);
@@ -98,8 +108,8 @@ static unsigned char *copy(const unsigned char *image) {
   return memcpy(malloc(size), image, size);
 }
 
-/* Size of a kernel's arguments; -1 when the file has no such kernel. The descriptor is the symbol <kernel>.kd, and the size its
- * third 32-bit word. */
+/* Size of a kernel's arguments; -1 when the file has no such kernel. The descriptor is the symbol <kernel>.kd, and
+ * the size its third 32-bit word. */
 static int arguments_size(const unsigned char *image, const char *kernel) {
   const Elf64_Ehdr *header = (const Elf64_Ehdr *)image;
   const Elf64_Shdr *sections = (const Elf64_Shdr *)(image + header->e_shoff);
@@ -132,7 +142,8 @@ int hipSetDevice(int device) {
 }
 
 int hipGetDevicePropertiesR0600(void *properties, int device) {
-  if (device < 0 || device >= DEVICES || archs[device][0] == '\0') return result("hipGetDeviceProperties", INVALID_DEVICE);
+  if (device < 0 || device >= DEVICES || archs[device][0] == '\0')
+    return result("hipGetDeviceProperties", INVALID_DEVICE);
   strcpy((char *)properties + ARCH_OFFSET, archs[device]);
   return result("hipGetDeviceProperties", 0);
 }
@@ -168,12 +179,14 @@ int hipModuleGetFunction(void **function, void *module, const char *name) {
 int hipModuleLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                           unsigned lds, void *stream, void **parameters, void **extra) {
   const Function *from = function;
-  const int failed = result("hipModuleLaunchKernel", extra != NULL || from->device != current_device ? INVALID_VALUE : 0);
+  const int failed =
+      result("hipModuleLaunchKernel", extra != NULL || from->device != current_device ? INVALID_VALUE : 0);
   if (failed) return failed;
   pthread_mutex_lock(&mutex);
   Launch *launch = &launches[launch_count++ % LAUNCHES];
   pthread_mutex_unlock(&mutex);
-  *launch = (Launch){.grid = {gx, gy, gz}, .block = {bx, by, bz}, .lds = lds, .device = current_device, .stream = stream};
+  *launch =
+      (Launch){.grid = {gx, gy, gz}, .block = {bx, by, bz}, .lds = lds, .device = current_device, .stream = stream};
   strcpy(launch->kernel, from->kernel);
   launch->arguments_size = from->arguments_size;
   memcpy(launch->arguments, parameters[0], from->arguments_size < ARGUMENTS ? from->arguments_size : ARGUMENTS);

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""A HIP run time that records launches in place of making them (fake_hip.c), and fixtures that put a wheel on top of it.
+"""A HIP run time that records launches in place of making them (fake_hip.c), and fixtures for it.
 
-    from turbo_testing.fake_hip import fake_hip, fake_hip_library  # noqa: F401
+from turbo_testing.fake_hip import fake_hip, fake_hip_library  # noqa: F401
 
-    def test_it(fake_hip):
-        fake_hip.set_arch(0, "gfx950")
-        ...                       # calls of a native library
-        assert [launch.kernel for launch in fake_hip.launches] == ["..."]
+def test_it(fake_hip):
+    fake_hip.set_arch(0, "gfx950")
+    ...                       # calls of a native library
+    assert [launch.kernel for launch in fake_hip.launches] == ["..."]
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ def build(output: Path, *flags: str) -> Path:
     if compiler is None:
         pytest.skip("needs a C compiler")
     output.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", *flags, str(SOURCE), "-o", str(output), "-lpthread"], check=True)
+    subprocess.run(
+        [compiler, "-O1", "-shared", "-fPIC", *flags, str(SOURCE), "-o", str(output), "-lpthread"], check=True
+    )
     return output
 
 

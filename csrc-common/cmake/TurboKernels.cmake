@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
-# Builds Turbo's native code: device kernels to code objects, host launchers to a library. README.md of csrc-common has the
-# options. Needs the project language CXX, Python's interpreter, and the Ninja generator.
+# Builds Turbo's native code: device kernels to code objects, host launchers to a library. README.md of csrc-common
+# has the options. Needs the project language CXX, Python's interpreter, and the Ninja generator.
 #
 #   turbo_add_kernels(<target>
 #     DESTINATION <package>/lib                 where the code objects are installed
@@ -17,18 +17,18 @@ include_guard(GLOBAL)
 
 get_filename_component(TURBO_CSRC_COMMON "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
 
-# --- options ------------------------------------------------------------------------------------------------------------
+# --- options ----------------------------------------------------------------------------------------------------------
 
 set(TURBO_SUPPORTED_ARCHS gfx942 gfx950)
 set(GPU_ARCHS "$ENV{GPU_ARCHS}" CACHE STRING "Architectures to build for: gfx942;gfx950, either, or native")
 set(TURBO_ROCM_HOME "" CACHE PATH "ROCm to take the device compiler from (default: ROCM_HOME, ROCM_PATH, /opt/rocm)")
-set(TURBO_DEVICE_COMPILER AUTO CACHE STRING "Where the device compiler comes from: AUTO, ROCM, or ZIG (the package ziglang)")
+set(TURBO_DEVICE_COMPILER AUTO CACHE STRING "Origin of the device compiler: AUTO, ROCM, or ZIG (the package ziglang)")
 set(TURBO_DEVICE_FLAGS "" CACHE STRING "More flags for the device compiler, ;-list")
 set(TURBO_ALLOW_SPILLS OFF CACHE BOOL "Only warn about a kernel that spills registers or uses scratch memory")
-set(TURBO_COMPILER_CACHE AUTO CACHE STRING "Launcher of the host compiler: AUTO (ccache, else sccache, if found), OFF, or a program")
+set(TURBO_COMPILER_CACHE AUTO CACHE STRING "Launcher of the host compiler: AUTO (ccache, sccache), OFF, or a program")
 set(TURBO_MAX_JOBS "$ENV{MAX_JOBS}" CACHE STRING "Most compilers at a time (default: the generator's own choice)")
 
-# --- at most MAX_JOBS compilers at a time -------------------------------------------------------------------------------
+# --- at most MAX_JOBS compilers at a time -----------------------------------------------------------------------------
 
 set(_turbo_pool "")
 if(TURBO_MAX_JOBS)
@@ -40,8 +40,8 @@ if(TURBO_MAX_JOBS)
   set(_turbo_pool JOB_POOL turbo)
 endif()
 
-# --- ccache for the host compiler -----------------------------------------------------------------------------------------
-# Device compiles are not cached: neither tool knows the two-step device-only compile, which takes seconds in all.
+# --- ccache for the host compiler -------------------------------------------------------------------------------------
+# Device compiles do not go through it: they take seconds in all.
 
 if(TURBO_COMPILER_CACHE STREQUAL AUTO)
   find_program(TURBO_CACHE_PROGRAM NAMES ccache sccache)
@@ -53,7 +53,7 @@ if(TURBO_COMPILER_CACHE AND TURBO_CACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNC
   message(STATUS "Turbo: host compiler through ${TURBO_CACHE_PROGRAM}")
 endif()
 
-# --- ROCm, if any ---------------------------------------------------------------------------------------------------------
+# --- ROCm, if any -----------------------------------------------------------------------------------------------------
 
 # Folders that may be ROCm, in the order in which they are tried. A name that the user gave stands alone.
 function(_turbo_rocm_roots result)
@@ -65,7 +65,7 @@ function(_turbo_rocm_roots result)
   endforeach()
 endfunction()
 
-# --- architectures --------------------------------------------------------------------------------------------------------
+# --- architectures ----------------------------------------------------------------------------------------------------
 
 # The architectures of this machine's GPUs, as its tools tell; empty when there is no tool or no GPU.
 function(_turbo_native_archs result)
@@ -104,10 +104,10 @@ function(_turbo_archs result)
   set(${result} ${archs} PARENT_SCOPE)
 endfunction()
 
-# --- the device compiler ----------------------------------------------------------------------------------------------------
+# --- the device compiler ----------------------------------------------------------------------------------------------
 
-# Sets the global properties TURBO_DEVICE_CC and TURBO_DEVICE_LD, command lines. Properties, not cache entries: in an isolated build ziglang
-# lies in another folder each time.
+# Sets the global properties TURBO_DEVICE_CC and TURBO_DEVICE_LD, command lines. Properties, not cache entries: in an
+# isolated build ziglang lies in another folder each time.
 function(_turbo_find_device_compiler)
   get_property(known GLOBAL PROPERTY TURBO_DEVICE_CC SET)
   if(known)
@@ -128,7 +128,8 @@ function(_turbo_find_device_compiler)
     endif()
   endif()
   if(NOT cc AND NOT TURBO_DEVICE_COMPILER STREQUAL ROCM)
-    execute_process(COMMAND "${Python_EXECUTABLE}" -c "import ziglang, os; print(os.path.join(os.path.dirname(ziglang.__file__), 'zig'), end='')"
+    set(program "import ziglang, os; print(os.path.join(os.path.dirname(ziglang.__file__), 'zig'), end='')")
+    execute_process(COMMAND "${Python_EXECUTABLE}" -c "${program}"
       OUTPUT_VARIABLE zig RESULT_VARIABLE failed ERROR_QUIET)
     if(NOT failed)
       set(cc "${zig}" clang)
@@ -139,7 +140,8 @@ function(_turbo_find_device_compiler)
     endif()
   endif()
   if(NOT cc)
-    message(FATAL_ERROR "Turbo: no compiler for AMD GPUs (${why}). Set ROCM_HOME to a ROCm installation, or pip install ziglang==0.17.1")
+    message(FATAL_ERROR "Turbo: no compiler for AMD GPUs (${why}). "
+      "Set ROCM_HOME to a ROCm installation, or pip install ziglang==0.17.1")
   endif()
   execute_process(COMMAND ${cc} --version OUTPUT_VARIABLE version ERROR_QUIET)
   string(REGEX MATCH "[^\n]*" version "${version}")
@@ -148,12 +150,13 @@ function(_turbo_find_device_compiler)
   set_property(GLOBAL PROPERTY TURBO_DEVICE_LD "${ld}")
 endfunction()
 
-# --- kernels ------------------------------------------------------------------------------------------------------------------
+# --- kernels ----------------------------------------------------------------------------------------------------------
 
 function(turbo_add_kernels target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "DESTINATION" "SOURCES;INCLUDES;FLAGS")
   if(NOT arg_DESTINATION OR NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "turbo_add_kernels(${target}): DESTINATION and SOURCES are needed; not understood: '${arg_UNPARSED_ARGUMENTS}'")
+    message(FATAL_ERROR "turbo_add_kernels(${target}): DESTINATION and SOURCES are needed; "
+      "not understood: '${arg_UNPARSED_ARGUMENTS}'")
   endif()
   _turbo_find_device_compiler()
   _turbo_archs(archs)
@@ -192,8 +195,10 @@ function(turbo_add_kernels target)
       endif()
       add_custom_command(
         OUTPUT "${object}" "${object}.json"
-        COMMAND "${Python_EXECUTABLE}" "${tool}" compile --arch ${arch} --source "${source}" --output "${object}" ${allow}
-          --compiler "${cc_line}" --linker "${ld_line}" -- "-I${TURBO_CSRC_COMMON}/include" ${includes} ${TURBO_DEVICE_FLAGS} ${arg_FLAGS}
+        COMMAND "${Python_EXECUTABLE}" "${tool}" compile
+          --arch ${arch} --source "${source}" --output "${object}" ${allow}
+          --compiler "${cc_line}" --linker "${ld_line}"
+          -- "-I${TURBO_CSRC_COMMON}/include" ${includes} ${TURBO_DEVICE_FLAGS} ${arg_FLAGS}
         MAIN_DEPENDENCY "${source}" DEPENDS "${tool}" "${metadata}"
         DEPFILE "${object}.d" ${_turbo_pool}
         COMMENT "HIP ${kernel} for ${arch}" VERBATIM COMMAND_EXPAND_LISTS)
@@ -211,23 +216,32 @@ function(turbo_add_kernels target)
   install(FILES ${objects} "${table}" DESTINATION "${arg_DESTINATION}")
 endfunction()
 
-# --- host library -------------------------------------------------------------------------------------------------------------
+# --- host library -----------------------------------------------------------------------------------------------------
 
 function(turbo_add_kernel_library target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "DESTINATION" "SOURCES;INCLUDES")
   if(NOT arg_DESTINATION OR NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "turbo_add_kernel_library(${target}): DESTINATION and SOURCES are needed; not understood: '${arg_UNPARSED_ARGUMENTS}'")
+    message(FATAL_ERROR "turbo_add_kernel_library(${target}): DESTINATION and SOURCES are needed; "
+      "not understood: '${arg_UNPARSED_ARGUMENTS}'")
   endif()
   file(GLOB host_sources CONFIGURE_DEPENDS "${TURBO_CSRC_COMMON}/host/turbo/*.cpp")
   add_library(${target} SHARED ${arg_SOURCES} ${host_sources})
   target_compile_features(${target} PRIVATE cxx_std_17)
-  target_include_directories(${target} PUBLIC ${arg_INCLUDES} "${TURBO_CSRC_COMMON}/include" PRIVATE "${TURBO_CSRC_COMMON}/host")
-  # Only the C interface is visible (exports.map): inlined pieces of the C++ library would otherwise be shared with whatever else the
-  # process has loaded. Linking libstdc++ statically was tried and dropped: it raises the glibc that is needed from 2.34 to 2.36.
-  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON CXX_EXTENSIONS OFF
-    SKIP_BUILD_RPATH ON LINK_DEPENDS "${TURBO_CSRC_COMMON}/cmake/exports.map")
+  target_include_directories(${target}
+    PUBLIC ${arg_INCLUDES} "${TURBO_CSRC_COMMON}/include"
+    PRIVATE "${TURBO_CSRC_COMMON}/host")
+  # Only the C interface is visible (exports.map): inlined pieces of the C++ library would otherwise be shared with
+  # whatever else the process has loaded. Linking libstdc++ statically was tried and dropped: it raises the glibc that
+  # is needed from 2.34 to 2.36.
+  set_target_properties(${target} PROPERTIES
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON
+    CXX_EXTENSIONS OFF
+    SKIP_BUILD_RPATH ON
+    LINK_DEPENDS "${TURBO_CSRC_COMMON}/cmake/exports.map")
   target_compile_options(${target} PRIVATE -Wall -Wextra -fno-rtti)
-  target_link_options(${target} PRIVATE "LINKER:--version-script=${TURBO_CSRC_COMMON}/cmake/exports.map" LINKER:-z,defs LINKER:--as-needed)
+  target_link_options(${target} PRIVATE "LINKER:--version-script=${TURBO_CSRC_COMMON}/cmake/exports.map"
+    LINKER:-z,defs LINKER:--as-needed LINKER:--strip-all)
   target_link_libraries(${target} PRIVATE ${CMAKE_DL_LIBS})
   install(TARGETS ${target} LIBRARY DESTINATION "${arg_DESTINATION}")
 endfunction()

@@ -17,8 +17,8 @@ SHT_NOTE, SHT_DYNSYM = 7, 11
 EM_AMDGPU = 224
 MACHINES = {0x4C: "gfx942", 0x4F: "gfx950"}  # e_flags & 0xff
 
-# Of both architectures: registers per lane and SIMD, the granule in which they are given out, most waves per SIMD, SIMDs
-# per compute unit. LDS per compute unit in bytes. (Same numbers as turbo/arch.h.)
+# Of both architectures: registers per lane and SIMD, the granule in which they are given out, most waves per SIMD,
+# SIMDs per compute unit. LDS per compute unit in bytes. (Same numbers as turbo/arch.h.)
 VGPRS, VGPR_GRANULE, MAX_WAVES, SIMDS = 512, 8, 8, 4
 WAVE = 64
 LDS_BYTES = {"gfx942": 64 * 1024, "gfx950": 160 * 1024}
@@ -47,7 +47,9 @@ class KernelResources:
         if self.vgpr_spills or self.sgpr_spills:
             found.append(f"spills {self.vgpr_spills} VGPRs and {self.sgpr_spills} SGPRs")
         if self.scratch or self.dynamic_stack:
-            found.append(f"uses {self.scratch} bytes of scratch a lane" + (" and a dynamic stack" if self.dynamic_stack else ""))
+            found.append(
+                f"uses {self.scratch} bytes of scratch a lane" + (" and a dynamic stack" if self.dynamic_stack else "")
+            )
         if self.lds > LDS_BYTES[self.arch]:
             found.append(f"uses {self.lds} bytes of LDS; {self.arch} has {LDS_BYTES[self.arch]}")
         return [f"{self.kernel} [{self.arch}] {problem}" for problem in found]
@@ -57,7 +59,7 @@ class KernelResources:
 
 
 def occupancy(arch: str, registers: int, lds: int, threads: int) -> int:
-    """Waves on each SIMD, in whole work-groups: limited by registers (VGPRs and AGPRs share one file), LDS and 8 waves."""
+    """Waves on each SIMD, in whole work-groups: limited by registers (one file for VGPRs and AGPRs), LDS, and 8."""
     given = max(VGPR_GRANULE, -(-registers // VGPR_GRANULE) * VGPR_GRANULE)
     waves_per_cu = min(MAX_WAVES, VGPRS // given) * SIMDS
     waves_per_group = -(-threads // WAVE)
@@ -67,7 +69,7 @@ def occupancy(arch: str, registers: int, lds: int, threads: int) -> int:
     return groups * waves_per_group // SIMDS
 
 
-# --- ELF ----------------------------------------------------------------------------------------------------------------
+# --- ELF --------------------------------------------------------------------------------------------------------------
 
 
 class CodeObject:
@@ -140,7 +142,7 @@ class CodeObject:
         return found
 
 
-# --- MessagePack --------------------------------------------------------------------------------------------------------
+# --- MessagePack ------------------------------------------------------------------------------------------------------
 
 
 def unpack(data: bytes) -> Any:

@@ -4,8 +4,8 @@
     compile_kernels.py compile --arch A --source S.hip --output O.hsaco --compiler CC --linker LD [-- flag ...]
     compile_kernels.py table --output resources.json O.hsaco.json ...
 
-TurboKernels.cmake calls it. `compile` writes O.hsaco, its dependency file O.hsaco.d and its resources O.hsaco.json, and fails when a
-kernel spills registers or uses scratch memory. CC and LD are command lines with ';' between the words.
+TurboKernels.cmake calls it. `compile` writes O.hsaco, its dependency file O.hsaco.d and its resources O.hsaco.json, and
+fails when a kernel spills registers or uses scratch memory. CC and LD are command lines with ';' between the words.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from typing import Any
 
 from code_object import CodeObject
 
-# Compilation and linking are two steps because zig's clang cannot start a linker by itself; ROCm's takes the same steps. The odd
-# ones among the flags:
+# Compilation and linking are two steps because zig's clang cannot start a linker by itself; ROCm's takes the same
+# steps. The odd ones among the flags:
 #   -mcode-object-version=5   the oldest that current compilers write; loaded by every ROCm 6 and 7
 #   -fuse-cuid=none           no symbol derived from the source's path: equal sources give equal bytes
 #   -S -Xclang -emit-obj      an object file, where -c would make the driver link
 #   -Xclang -dependency-file  -MD is ignored in a device-only compile
 #   -ffp-contract=fast        a * b + c is one v_fma_f32 (HIP's own default, said aloud)
-FLAGS = (
-    "-x hip --offload-device-only -nogpuinc -nogpulib -mcode-object-version=5 -fuse-cuid=none -std=c++17 -O3 "
-    "-ffp-contract=fast -Wall -Wextra -S -Xclang -emit-obj"
-).split()
-LINK_FLAGS = "-m elf64_amdgpu --no-undefined -shared -s".split()
+FLAGS = [
+    *("-x", "hip", "--offload-device-only", "-nogpuinc", "-nogpulib"),
+    *("-mcode-object-version=5", "-fuse-cuid=none"),
+    *("-std=c++17", "-O3", "-ffp-contract=fast", "-Wall", "-Wextra"),
+    *("-S", "-Xclang", "-emit-obj"),
+]
+LINK_FLAGS = ["-m", "elf64_amdgpu", "--no-undefined", "-shared", "-s"]
 
 # Heading, attribute: one column of the table each.
 COLUMNS = (
@@ -92,7 +94,9 @@ def table_text(rows: list[dict[str, Any]]) -> str:
     lines = [f"{'kernel':<{width}}  arch    " + "".join(f"{heading:>11}" for heading, _ in COLUMNS)]
     for row in rows:
         values = {**row, "spills": row["vgpr_spills"] + row["sgpr_spills"]}
-        lines.append(f"{row['kernel']:<{width}}  {row['arch']:<8}" + "".join(f"{values[key]:>11}" for _, key in COLUMNS))
+        lines.append(
+            f"{row['kernel']:<{width}}  {row['arch']:<8}" + "".join(f"{values[key]:>11}" for _, key in COLUMNS)
+        )
     return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Instantiates every function of the device headers, so that a test can compile them all for both architectures and look at
-// the instructions. Each kernel is named after what it shows.
+// Instantiates every function of the device headers, so that a test can compile them all for both architectures and
+// look at the instructions. Each kernel is named after what it shows.
 #include "turbo/buffer.h"
 #include "turbo/fp8.h"
 #include "turbo/lds.h"
@@ -11,7 +11,7 @@
 
 using namespace turbo;
 
-// --- vec.h ------------------------------------------------------------------------------------------------------------
+// --- vec.h -----------------------------------------------------------------------------------------------------------
 
 template <class T, int N>
 TURBO_DEVICE void copy(global<void> *to, global<const void> *from) {
@@ -24,7 +24,7 @@ TURBO_DEVICE void copy(global<void> *to, global<const void> *from) {
   target[0] = from_float<T>(to_float(source[0]) * rsqrt(to_float(source[N - 1])));
 }
 
-#define COPY(name, T, N)                                                                                               \
+#define COPY(name, T, N) \
   TURBO_KERNEL(64, 1) void vec_##name##_##N(global<void> *to, global<const void> *from) { copy<T, N>(to, from); }
 COPY(bf16, bf16, 1)
 COPY(bf16, bf16, 2)
@@ -39,11 +39,12 @@ COPY(fp32, float, 2)
 COPY(fp32, float, 4)
 
 TURBO_KERNEL(64, 1) void vec_sums(global<float> *to, global<const float> *from) {
-  const vec<float, 4> x = load<4>(from + thread_index() * 4);
+  vec<float, 4> x = load<4>(from + thread_index() * 4);
+  forget(x);
   to[thread_index()] = dot<4>(x, x, sum<4>(x));
 }
 
-// --- wave.h -----------------------------------------------------------------------------------------------------------
+// --- wave.h ----------------------------------------------------------------------------------------------------------
 
 TURBO_KERNEL(64, 1) void wave_reductions(global<float> *to) {
   const float x = to[thread_index()];
@@ -61,13 +62,14 @@ TURBO_KERNEL(1024, 4) void block_reductions(global<float> *to) {
   to[block * 1024 + (unsigned)thread_index()] = x;
 }
 
-// --- lds.h, buffer.h --------------------------------------------------------------------------------------------------
+// --- lds.h, buffer.h -------------------------------------------------------------------------------------------------
 
 TURBO_KERNEL(64, 1) void lds_swizzled(global<bf16> *to, global<const bf16> *from) {
   __shared__ __attribute__((aligned(16))) bf16 tile[64 * 64];
   auto *lds = (local<bf16> *)&tile[0];
   const int row = thread_index();
-  for (int chunk = 0; chunk < 8; ++chunk) store<8>(lds + row * 64 + swizzle<8>(row, chunk) * 8, load<8>(from + row * 64 + chunk * 8));
+  for (int chunk = 0; chunk < 8; ++chunk)
+    store<8>(lds + row * 64 + swizzle<8>(row, chunk) * 8, load<8>(from + row * 64 + chunk * 8));
   barrier();
   store<8>(to + row * 8, load<8>((const local<bf16> *)lds + swizzle<8>(row, 3) * 8));
 }
@@ -109,27 +111,27 @@ TURBO_KERNEL(64, 1) void buffer_to_lds_16(global<int> *to, global<const int> *fr
 }
 #endif
 
-// --- fp8.h ------------------------------------------------------------------------------------------------------------
+// --- fp8.h -----------------------------------------------------------------------------------------------------------
 
-#define FP8(F)                                                                                                         \
-  TURBO_KERNEL(64, 1) void convert_##F(global<float> *x, global<unsigned> *packed) {                                       \
-    const vec<float, 4> decoded = decode_fp8x4<fp8_##F>(packed[thread_index()]);                                       \
-    packed[thread_index()] = encode_fp8<fp8_##F>(load<4>((const global<float> *)x + thread_index() * 4));              \
-    store<4>(x + thread_index() * 4, decoded);                                                                         \
+#define FP8(F)                                                                                            \
+  TURBO_KERNEL(64, 1) void convert_##F(global<float> *x, global<unsigned> *packed) {                      \
+    const vec<float, 4> decoded = decode_fp8x4<fp8_##F>(packed[thread_index()]);                          \
+    packed[thread_index()] = encode_fp8<fp8_##F>(load<4>((const global<float> *)x + thread_index() * 4)); \
+    store<4>(x + thread_index() * 4, decoded);                                                            \
   }
 FP8(e4m3)
 FP8(e5m2)
 FP8(e4m3_fnuz)
 FP8(e5m2_fnuz)
 
-// --- mfma.h -----------------------------------------------------------------------------------------------------------
+// --- mfma.h ----------------------------------------------------------------------------------------------------------
 
 template <class T, int N, class C>
 TURBO_DEVICE void product(C (*instruction)(vec<T, N>, vec<T, N>, C), global<const void> *ab, global<C> *c) {
   auto *a = (const global<T> *)ab + thread_index() * N;
   c[thread_index()] = instruction(load<N>(a), load<N>(a + 64 * N), c[thread_index()]);
 }
-#define PRODUCT(name, C)                                                                                               \
+#define PRODUCT(name, C) \
   TURBO_KERNEL(64, 1) void name##_kernel(global<const void> *ab, global<C> *c) { product(name, ab, c); }
 PRODUCT(mfma_f32_16x16x16_bf16, f32x4)
 PRODUCT(mfma_f32_16x16x16_fp16, f32x4)
@@ -140,9 +142,9 @@ PRODUCT(mfma_f32_16x16x32_fp16, f32x4)
 PRODUCT(mfma_f32_32x32x16_bf16, f32x16)
 PRODUCT(mfma_f32_32x32x16_fp16, f32x16)
 
-#define SCALAR_PRODUCT(name, T, C)                                                                                     \
-  TURBO_KERNEL(64, 1) void name##_kernel(global<const T> *ab, global<C> *c) {                                          \
-    c[thread_index()] = name(ab[thread_index()], ab[thread_index() + 64], c[thread_index()]);                          \
+#define SCALAR_PRODUCT(name, T, C)                                                            \
+  TURBO_KERNEL(64, 1) void name##_kernel(global<const T> *ab, global<C> *c) {                 \
+    c[thread_index()] = name(ab[thread_index()], ab[thread_index() + 64], c[thread_index()]); \
   }
 SCALAR_PRODUCT(mfma_f32_16x16x4_f32, float, f32x4)
 SCALAR_PRODUCT(mfma_f32_32x32x2_f32, float, f32x16)
@@ -156,10 +158,11 @@ SCALAR_PRODUCT(mfma_f32_32x32x16_bf8_fp8, long, f32x16)
 SCALAR_PRODUCT(mfma_f32_32x32x16_bf8_bf8, long, f32x16)
 
 #if defined(__gfx950__)
-#define SCALED_PRODUCT(name, A, B, C)                                                                                  \
-  TURBO_KERNEL(64, 1) void name##_##A##_##B##_kernel(global<const mx_operand> *ab, global<C> *c, global<const int> *scales) { \
-    const int at = thread_index();                                                                                     \
-    c[at] = name<MxType::A, MxType::B, 1, 2>(ab[at], ab[at + 64], c[at], scales[at], scales[at + 64]);                 \
+#define SCALED_PRODUCT(name, A, B, C)                                                                     \
+  TURBO_KERNEL(64, 1)                                                                                     \
+  void name##_##A##_##B##_kernel(global<const mx_operand> *ab, global<C> *c, global<const int> *scales) { \
+    const int at = thread_index();                                                                        \
+    c[at] = name<MxType::A, MxType::B, 1, 2>(ab[at], ab[at + 64], c[at], scales[at], scales[at + 64]);    \
   }
 SCALED_PRODUCT(mfma_scale_f32_16x16x128, fp8, fp8, f32x4)
 SCALED_PRODUCT(mfma_scale_f32_16x16x128, fp4, fp4, f32x4)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Puts the repository's csrc-common into the wheel and the sdist, as turbo_core/csrc_common.
 
-A hook, and not a line in pyproject.toml, because the folder is outside this one: a wheel that is built from an sdist finds the
-copy that the sdist has inside the package, and an editable install needs none.
+A hook, and not a line in pyproject.toml, because the folder is outside this one: a wheel that is built from an sdist
+finds the copy that the sdist has inside the package, and an editable install needs none.
 """
 
 from pathlib import Path

@@ -92,16 +92,16 @@ turbo_status Hip::load() {
   resolve(GetErrorString, "hipGetErrorString");
   resolve(GetLastError, "hipGetLastError");
   if (missing != nullptr) {
-    return fail(TURBO_ERROR_NO_RUNTIME, "the HIP run time %s has no function %s: ROCm 6.0 or newer is needed", path.c_str(),
-                missing);
+    return fail(TURBO_ERROR_NO_RUNTIME, "the HIP run time %s has no function %s: ROCm 6.0 or newer is needed",
+                path.c_str(), missing);
   }
   return TURBO_OK;
 }
 
 turbo_status Hip::arch(int device, std::string &name) const {
-  // hipDeviceProp_tR0600, of which only gcnArchName is wanted. The version in the function's name fixes the struct: 1472 bytes,
-  // gcnArchName (char[256]) at 1160 in the headers of ROCm 6 and 7. The buffer is larger and cleared, and the text is checked, so
-  // a run time that breaks the promise gives an error and no wrong choice.
+  // hipDeviceProp_tR0600, of which only gcnArchName is wanted. The version in the function's name fixes the struct:
+  // 1472 bytes, gcnArchName (char[256]) at 1160 in the headers of ROCm 6 and 7. The buffer is larger and cleared, and
+  // the text is checked, so a run time that breaks the promise gives an error and no wrong choice.
   constexpr size_t kArchNameOffset = 1160, kArchNameSize = 256;
   alignas(16) char properties[8192] = {};
   const turbo_status status = check(GetDeviceProperties(properties, device), "hipGetDeviceProperties");
@@ -110,8 +110,8 @@ turbo_status Hip::arch(int device, std::string &name) const {
   name.assign(text, strnlen(text, kArchNameSize));
   name.resize(std::min(name.size(), name.find(':')));
   if (name.compare(0, 3, "gfx") != 0) {
-    return fail(TURBO_ERROR_HIP, "%s reports no architecture for device %d (gcnArchName is \"%s\")", path.c_str(), device,
-                name.c_str());
+    return fail(TURBO_ERROR_HIP, "%s reports no architecture for device %d (gcnArchName is \"%s\")", path.c_str(),
+                device, name.c_str());
   }
   return TURBO_OK;
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 //
-// The HIP run time, found when the process runs: no ROCm header, no link to ROCm. One library file then serves every torch
-// release, imports on a machine without a GPU, and builds on one without ROCm.
+// The HIP run time, found when the process runs: no ROCm header, no link to ROCm. One library file then serves every
+// torch release, imports on a machine without a GPU, and builds on one without ROCm.
 //
 // Where it is looked for, first match wins:
-//   1. TURBO_HIP_LIBRARY, the path of a file. It comes first because only someone who means it sets it: a simulator, a test, or
-//      a user with two run times. If it is set and cannot be loaded, that is the error; nothing else is tried.
-//   2. a libamdhip64 that is in the process already: torch brings its own, and two run times in one process do not know
+//   1. TURBO_HIP_LIBRARY, the path of a file. It comes first because only someone who means it sets it: a simulator, a
+//      test, or a user with two run times. If it is set and cannot be loaded, that is the error; nothing else is tried.
+//   2. A libamdhip64 that is in the process already: torch brings its own, and two run times in one process do not know
 //      each other's streams and memory.
 //   3. lib/ of ROCM_HOME, else ROCM_PATH, else /opt/rocm.
-//   4. the dynamic loader's own search (LD_LIBRARY_PATH, ldconfig).
+//   4. The dynamic loader's own search (LD_LIBRARY_PATH, ldconfig).
 #pragma once
 
 #include <string>
@@ -18,8 +18,8 @@
 
 namespace turbo {
 
-// The functions in use. Types of the HIP interface are opaque here: hipError_t is an int; hipModule_t, hipFunction_t and
-// hipStream_t are pointers.
+// The functions in use. Types of the HIP interface are opaque here: hipError_t is an int; hipModule_t, hipFunction_t
+// and hipStream_t are pointers.
 struct Hip {
   int (*GetDevice)(int *device);
   int (*SetDevice)(int device);

@@ -79,16 +79,18 @@ class Device {
     if (const int error = hip_.ModuleGetFunction(&function, module, name)) {
       hip_.check(error, "hipModuleGetFunction");
       const std::string reason = last_error();
-      return fail(TURBO_ERROR_NO_KERNEL, "code object %s has no kernel %s: %s", file(object).c_str(), name, reason.c_str());
+      return fail(TURBO_ERROR_NO_KERNEL, "code object %s has no kernel %s: %s", file(object).c_str(), name,
+                  reason.c_str());
     }
     functions_[static_cast<size_t>(index)].store(function, std::memory_order_release);
     return TURBO_OK;
   }
 
   turbo_status check(const char *object) const {
-    if (std::unique_ptr<std::FILE, int (*)(std::FILE *)>(std::fopen(file(object).c_str(), "rb"), &std::fclose)) return TURBO_OK;
-    return fail(TURBO_ERROR_NO_KERNEL, "device %d is %s; code objects of %s in %s are for: %s", index_, arch_.c_str(), object,
-                library_folder().c_str(), archs_of(library_folder(), object).c_str());
+    if (std::unique_ptr<std::FILE, int (*)(std::FILE *)>(std::fopen(file(object).c_str(), "rb"), &std::fclose))
+      return TURBO_OK;
+    return fail(TURBO_ERROR_NO_KERNEL, "device %d is %s; code objects of %s in %s are for: %s", index_, arch_.c_str(),
+                object, library_folder().c_str(), archs_of(library_folder(), object).c_str());
   }
 
  private:
@@ -105,7 +107,8 @@ class Device {
     std::vector<char> image;
     if (!read_file(file(object), image)) return fail(TURBO_ERROR_NO_KERNEL, "cannot read %s", file(object).c_str());
     const std::string what = "hipModuleLoadData of " + file(object) + " on device " + std::to_string(index_);
-    if (const turbo_status status = hip_.check(hip_.ModuleLoadData(&module, image.data()), what.c_str()); status != TURBO_OK)
+    if (const turbo_status status = hip_.check(hip_.ModuleLoadData(&module, image.data()), what.c_str());
+        status != TURBO_OK)
       return status;
     modules_[object] = module;
     return TURBO_OK;
@@ -126,7 +129,8 @@ class Runtime {
   Hip hip;
 
   turbo_status device(int index, Device *&found) {
-    if (index < 0 || index >= kMaxDevices) return fail(TURBO_ERROR_ARGUMENT, "device %d: expected 0 to %d", index, kMaxDevices - 1);
+    if (index < 0 || index >= kMaxDevices)
+      return fail(TURBO_ERROR_ARGUMENT, "device %d: expected 0 to %d", index, kMaxDevices - 1);
     std::atomic<Device *> &slot = devices_[static_cast<size_t>(index)];
     found = slot.load(std::memory_order_acquire);
     if (found != nullptr) return TURBO_OK;
@@ -182,11 +186,12 @@ turbo_status Kernel::enqueue(Target target, Grid grid, void *arguments) const {
   void *function = nullptr;
   if (const turbo_status status = device->function(index_, object_, name_, function); status != TURBO_OK) return status;
   void *parameters[] = {arguments};
-  const int error = run->hip.ModuleLaunchKernel(function, grid.x, grid.y, 1, threads_, 1, 1, 0, target.stream, parameters, nullptr);
+  const int error =
+      run->hip.ModuleLaunchKernel(function, grid.x, grid.y, 1, threads_, 1, 1, 0, target.stream, parameters, nullptr);
   if (error == 0) return TURBO_OK;
   char what[256];
-  std::snprintf(what, sizeof what, "hipModuleLaunchKernel of %s on device %d (%s), %u x %u work-groups of %u", name_, target.device,
-                device->arch().c_str(), grid.x, grid.y, threads_);
+  std::snprintf(what, sizeof what, "hipModuleLaunchKernel of %s on device %d (%s), %u x %u work-groups of %u", name_,
+                target.device, device->arch().c_str(), grid.x, grid.y, threads_);
   return run->hip.check(error, what);
 }
 

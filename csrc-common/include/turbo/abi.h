@@ -16,10 +16,6 @@ typedef enum {
 } turbo_status;
 
 /* Element types of tensors. */
-typedef enum {
-  TURBO_FLOAT32 = 0,
-  TURBO_FLOAT16 = 1,
-  TURBO_BFLOAT16 = 2
-} turbo_dtype;
+typedef enum { TURBO_FLOAT32 = 0, TURBO_FLOAT16 = 1, TURBO_BFLOAT16 = 2 } turbo_dtype;
 
 #endif

@@ -2,9 +2,9 @@
 //
 // Hardware constants of gfx942 (CDNA3) and gfx950 (CDNA4), and the words of a freestanding HIP kernel.
 //
-// Device code includes no ROCm header: clang's builtins are enough, a file compiles in a tenth of a second, and the same
-// source goes through any clang of version 19 or newer, ROCm's own included. The constants have their one home here
-// (and in turbo_core/device.py for Python).
+// Device code includes no ROCm header: clang's builtins are enough, a file compiles in a tenth of a second, and the
+// same source goes through any clang of version 19 or newer, ROCm's own included. The constants have their one home
+// here (and in turbo_core/device.py for Python).
 #pragma once
 
 // hipcc's implicit wrapper defines these words already.
@@ -21,7 +21,7 @@
 
 // TURBO_KERNEL(threads, waves): head of a kernel that is launched with exactly `threads` work-items. `waves` is the
 // number of waves per SIMD that must fit at least, which caps the registers at 512 / waves (section "occupancy" below).
-#define TURBO_KERNEL(threads, waves)                                                                                   \
+#define TURBO_KERNEL(threads, waves) \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(waves)))
 
 #if defined(__HIP_DEVICE_COMPILE__) || defined(__AMDGCN__)
@@ -32,13 +32,14 @@
 
 namespace turbo {
 
-// --- one compute unit -------------------------------------------------------------------------------------------------
+// --- one compute unit ------------------------------------------------------------------------------------------------
 
 constexpr int kWaveSize = 64;
 constexpr int kSimdsPerCu = 4;
 constexpr int kMaxThreads = 1024;  // of one work-group: 16 waves, 4 on each SIMD
 
-// Occupancy: each SIMD has 512 registers per lane for VGPRs and AGPRs together, given out in blocks of 8, to at most 8 waves.
+// Occupancy: each SIMD has 512 registers per lane for VGPRs and AGPRs together, given out in blocks of 8, to at most
+// 8 waves.
 constexpr int kVgprsPerSimd = 512;
 constexpr int kVgprGranule = 8;
 constexpr int kMaxWavesPerSimd = 8;
@@ -59,7 +60,7 @@ constexpr bool kHasLdsTranspose = false;
 constexpr bool kHasScaledMfma = false;
 #endif
 
-// --- where am I -------------------------------------------------------------------------------------------------------
+// --- where am I ------------------------------------------------------------------------------------------------------
 
 TURBO_DEVICE int thread_index() { return __builtin_amdgcn_workitem_id_x(); }
 TURBO_DEVICE unsigned block_index() { return __builtin_amdgcn_workgroup_id_x(); }

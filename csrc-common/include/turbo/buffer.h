@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Buffer resources: a base, a size and hardware bounds checks. Loads beyond the size give 0 and stores are dropped, so the
-// edge tile of a matrix needs no mask; offsets are 32 bits, so a resource spans less than 4 GiB.
+// Buffer resources: a base, a size and hardware bounds checks. Loads beyond the size give 0 and stores are dropped,
+// so the edge tile of a matrix needs no mask; offsets are 32 bits, so a resource spans less than 4 GiB.
 #pragma once
 
 #include "turbo/types.h"
@@ -38,16 +38,17 @@ TURBO_DEVICE void store(vec<T, N> x, Buffer buffer, int offset, int base = 0) {
   if constexpr (bytes == 16) __builtin_amdgcn_raw_buffer_store_b128(bits<vec<unsigned, 4>>(x), buffer, offset, base, 0);
 }
 
-// --- memory to LDS without registers ----------------------------------------------------------------------------------
+// --- memory to LDS without registers ---------------------------------------------------------------------------------
 
-// buffer_load_dword ... lds (gfx950 also dwordx3, dwordx4): lane i's Bytes go to LDS byte `to` + i * Bytes, where `to` is uniform
-// (it travels in M0). The data is there after wait_vector_memory<0>() and, for other waves, a barrier.
+// buffer_load_dword ... lds (gfx950 also dwordx3, dwordx4): lane i's Bytes go to LDS byte `to` + i * Bytes, where
+// `to` is uniform (it travels in M0). The data is there after wait_vector_memory<0>() and, for other waves, a
+// barrier.
 #if __has_builtin(__builtin_amdgcn_raw_ptr_buffer_load_lds)
 #define TURBO_LOAD_TO_LDS __builtin_amdgcn_raw_ptr_buffer_load_lds
 #else
 // clang 19 and 20 know the intrinsic but not the builtin; an asm label reaches it.
-__device__ void raw_ptr_buffer_load_lds(Buffer, local<void> *, unsigned, int, int, int, int) __asm(
-    "llvm.amdgcn.raw.ptr.buffer.load.lds");
+__device__ void raw_ptr_buffer_load_lds(Buffer, local<void> *, unsigned, int, int, int,
+                                        int) __asm("llvm.amdgcn.raw.ptr.buffer.load.lds");
 #define TURBO_LOAD_TO_LDS raw_ptr_buffer_load_lds
 #endif
 

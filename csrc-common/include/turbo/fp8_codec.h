@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// The four FP8 encodings in plain C++, for device and host alike: what the hardware of an architecture does not convert, and the
-// definition that its conversions are tested against.
+// The four FP8 encodings in plain C++, for device and host alike: what the hardware of an architecture does not
+// convert, and the definition that its conversions are tested against.
 //
 //                 exponent  mantissa  bias   largest   infinity   NaN         zero
 //   e4m3          4         3          7       448     none       0x7f, 0xff  +0, -0      OCP (torch float8_e4m3fn)
@@ -9,8 +9,8 @@
 //   e4m3_fnuz     4         3          8       240     none       0x80        +0          torch float8_e4m3fnuz
 //   e5m2_fnuz     5         2         16     57344     none       0x80        +0          torch float8_e5m2fnuz
 //
-// gfx942's matrix units and conversions take the FNUZ encodings, gfx950's the OCP ones. The same byte in both is a factor of 2
-// apart, so a mistake here is wrong numbers and no error.
+// gfx942's matrix units and conversions take the FNUZ encodings, gfx950's the OCP ones. The same byte in both is a
+// factor of 2 apart, so a mistake here is wrong numbers and no error.
 #pragma once
 
 #if defined(__HIP__)
@@ -39,8 +39,8 @@ using fp8_e5m2 = Fp8<2, 15, false>;
 using fp8_e4m3_fnuz = Fp8<3, 8, true>;
 using fp8_e5m2_fnuz = Fp8<2, 16, true>;
 
-// The code of x, rounded to nearest even. Beyond the largest value: that value with Saturate (infinity too), else infinity where the
-// encoding has it, else NaN (as torch casts). NaN stays NaN in both.
+// The code of x, rounded to nearest even. Beyond the largest value: that value with Saturate (infinity too), else
+// infinity where the encoding has it, else NaN (as torch casts). NaN stays NaN in both.
 template <class F, bool Saturate>
 TURBO_CODEC unsigned encode_fp8(float x) {
   const unsigned all = __builtin_bit_cast(unsigned, x);
@@ -50,15 +50,16 @@ TURBO_CODEC unsigned encode_fp8(float x) {
   constexpr unsigned smallest_normal = unsigned(128 - F::bias) << 23;
   unsigned code;
   if (magnitude >= smallest_normal) {
-    // Half of the last place, less one where that place is even, is added before the cut: round to nearest even. A carry out of the
-    // mantissa moves into the exponent, which is what it means.
+    // Half of the last place, less one where that place is even, is added before the cut: round to nearest even. A
+    // carry out of the mantissa moves into the exponent, which is what it means.
     const unsigned odd = magnitude >> dropped & 1;
     const unsigned rounded = magnitude + (1u << (dropped - 1)) - 1 + odd;
     code = (rounded >> dropped) - (unsigned(127 - F::bias) << F::mantissa);
   } else {
     // Subnormal: adding a power of two whose last place is the step of the subnormals makes the adder round.
     const float power = __builtin_bit_cast(float, unsigned(127 + 24 - F::bias - F::mantissa) << 23);
-    code = __builtin_bit_cast(unsigned, __builtin_bit_cast(float, magnitude) + power) - __builtin_bit_cast(unsigned, power);
+    code = __builtin_bit_cast(unsigned, __builtin_bit_cast(float, magnitude) + power) -
+           __builtin_bit_cast(unsigned, power);
   }
   if (code > F::largest_code) {
     if (Saturate) {

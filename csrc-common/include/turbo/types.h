@@ -21,9 +21,9 @@ using fp16 = _Float16;
 template <class T, int N>
 using vec = T __attribute__((ext_vector_type(N)));
 
-// Memory spaces. A pointer that says `global` is read with global_load_*, which waits on vmcnt alone; an unqualified one
-// may need flat_load_*, which occupies the LDS counter (lgkmcnt) too. Pointers inside a kernel's argument struct are not
-// qualified by the compiler, hence this alias.
+// Memory spaces. A pointer that says `global` is read with global_load_*, which waits on vmcnt alone; an unqualified
+// one may need flat_load_*, which occupies the LDS counter (lgkmcnt) too. Pointers inside a kernel's argument struct
+// are not qualified by the compiler, hence this alias.
 template <class T>
 using global = T __attribute__((address_space(1)));
 template <class T>
@@ -55,8 +55,18 @@ TURBO_DEVICE To bits(From x) {
   return __builtin_bit_cast(To, x);
 }
 
-// 1 / sqrt(x) for x >= 0, within 2 ulp, subnormal x included; 0 gives inf, inf gives 0, NaN stays. v_rsq_f32 reads a subnormal as 0, so such an x
-// is scaled by 2^100 first and the result by its root, 2^50.
+// Tells the optimiser that x may have changed; no instruction. What is computed from x after this is computed again, where
+// it would otherwise be kept in registers from before: a row of 16-bit elements kept as it is takes half of the registers
+// of the same row kept as floats.
+template <class T, int N>
+TURBO_DEVICE void forget(vec<T, N> &x) {
+  auto raw = bits<vec<int, N * sizeof(T) / 4>>(x);
+  asm volatile("" : "+v"(raw));
+  x = bits<vec<T, N>>(raw);
+}
+
+// 1 / sqrt(x) for x >= 0, within 2 ulp, subnormal x included; 0 gives inf, inf gives 0, NaN stays. v_rsq_f32 reads a
+// subnormal as 0, so such an x is scaled by 2^100 first and the result by its root, 2^50.
 TURBO_DEVICE float rsqrt(float x) {
   const bool tiny = x < 0x1p-100f;
   const float root = __builtin_amdgcn_rsqf(tiny ? x * 0x1p100f : x);

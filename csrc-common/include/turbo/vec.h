@@ -20,7 +20,8 @@ constexpr int kVectorOf = kMaxAccessBytes / static_cast<int>(sizeof(T));
 template <int N, class T>
 constexpr void check_access() {
   constexpr int bytes = N * static_cast<int>(sizeof(T));
-  static_assert(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16, "an access is 1, 2, 4, 8 or 16 bytes");
+  static_assert(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16,
+                "an access is 1, 2, 4, 8 or 16 bytes");
 }
 
 // N elements at p[0..N).
@@ -66,7 +67,7 @@ TURBO_DEVICE bool aligned(const global<T> *p, int bytes) {
   return reinterpret_cast<unsigned long>(p) % static_cast<unsigned long>(bytes) == 0;
 }
 
-// --- sums over a vector ------------------------------------------------------------------------------------------------
+// --- sums over a vector ----------------------------------------------------------------------------------------------
 
 template <int N>
 TURBO_DEVICE float sum(vec<float, N> x) {

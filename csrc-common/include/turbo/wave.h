@@ -2,13 +2,14 @@
 //
 // Reductions over a wave of 64 lanes and over a work-group.
 //
-// A wave reduces by DPP (data-parallel primitives): the second operand of a VALU instruction comes from another lane, at
-// no extra cost and without LDS. Six steps give the total in lane 63:
-//   row_shr:1, 2, 4, 8   lanes of a row of 16 take from the lane 1, 2, 4, 8 below; lane 15 of each row has its row's total
+// A wave reduces by DPP (data-parallel primitives): the second operand of a VALU instruction comes from another lane,
+// at no extra cost and without LDS. Six steps give the total in lane 63:
+//   row_shr:1, 2, 4, 8   lanes of a row of 16 take from the lane 1, 2, 4, 8 below; lane 15 has the row's total
 //   row_bcast:15         lane 15 of rows 0 and 2 is added into rows 1 and 3
 //   row_bcast:31         lane 31 is added into rows 2 and 3
 // v_readlane_b32 then makes it a scalar, the same for all lanes. Every lane must be active, so call these only from
-// control flow that is uniform over the wave. The order of additions is fixed: results are equal bit for bit from run to run.
+// control flow that is uniform over the wave. The order of additions is fixed: results are equal bit for bit from run
+// to run.
 #pragma once
 
 #include "turbo/lds.h"
@@ -27,7 +28,7 @@ struct Max {
   TURBO_DEVICE float apply(float a, float b) { return __builtin_fmaxf(a, b); }
 };
 
-// --- a wave -----------------------------------------------------------------------------------------------------------
+// --- a wave ----------------------------------------------------------------------------------------------------------
 
 namespace dpp {
 constexpr int row_shr(int lanes) { return 0x110 + lanes; }
@@ -45,11 +46,10 @@ TURBO_DEVICE float move(float x, float rest) {
 }  // namespace dpp
 
 // x of one lane, in all lanes; `lane` must be uniform. v_readlane_b32.
-TURBO_DEVICE float read_lane(float x, int lane) {
-  return bits<float>(__builtin_amdgcn_readlane(bits<int>(x), lane));
-}
+TURBO_DEVICE float read_lane(float x, int lane) { return bits<float>(__builtin_amdgcn_readlane(bits<int>(x), lane)); }
 
-// x of lane `source`, which may differ from lane to lane. ds_bpermute_b32: goes through the LDS hardware, uses no memory.
+// x of lane `source`, which may differ from lane to lane. ds_bpermute_b32: goes through the LDS hardware, uses no
+// memory.
 TURBO_DEVICE float shuffle(float x, int source) {
   return bits<float>(__builtin_amdgcn_ds_bpermute(source * 4, bits<int>(x)));
 }
@@ -68,7 +68,7 @@ TURBO_DEVICE float wave_reduce(float x) {
 TURBO_DEVICE float wave_sum(float x) { return wave_reduce<Sum>(x); }
 TURBO_DEVICE float wave_max(float x) { return wave_reduce<Max>(x); }
 
-// --- a work-group -----------------------------------------------------------------------------------------------------
+// --- a work-group ----------------------------------------------------------------------------------------------------
 
 // Reduces over Threads work-items; the result is in all of them. One barrier per call: calls alternate between two sets
 // of slots, so a wave that is already in the next call cannot overwrite what a slow one still reads (it would have to

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the native library launches: kernel, grid, work-group and argument bytes, against a HIP library that records them."""
+"""What the native library launches: kernel, grid, work-group, argument bytes, as a HIP library recorded them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def forget_hip(fake_hip):  # noqa: F811
     _C.reset()
 
 
-def forward(rows, dim, dtype="bf16", *, x=X, residual=0, s=0, gamma=GAMMA, gamma_dtype="fp32", stride=None, device=0, **more):
+def forward(
+    rows, dim, dtype="bf16", *, x=X, residual=0, s=0, gamma=GAMMA, gamma_dtype="fp32", stride=None, device=0, **more
+):
     stride = dim if stride is None else stride
     return _C.rmsnorm_forward(
         x,
@@ -80,7 +82,7 @@ def backward(rows, dim, dtype="bf16", *, dy=DY, ds=0, gamma=GAMMA, dgamma=DGAMMA
     )
 
 
-# --- the choice of kernel -------------------------------------------------------------------------------------------
+# --- the choice of kernel ---------------------------------------------------------------------------------------------
 
 # bytes of a row (up to and including), threads of a row, chunks
 TABLE = [
@@ -149,7 +151,7 @@ def test_more_rows_than_a_grid_may_have(fake_hip, direction):  # noqa: F811
     assert struct.unpack_from("<q", first.arguments, {"forward": 48, "backward": 56}[direction]) == (rows,)
 
 
-# --- argument bytes -------------------------------------------------------------------------------------------------
+# --- argument bytes ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("zero_centered, with_gamma", list(itertools.product([False, True], [False, True])))
@@ -158,7 +160,16 @@ def test_forward_arguments(fake_hip, zero_centered, with_gamma, with_residual): 
     residual, s = (RESIDUAL, S) if with_residual else (0, 0)
     gamma = GAMMA if with_gamma else 0
     status = forward(
-        5, 64, "fp16", stride=128, gamma=gamma, gamma_dtype="bf16", residual=residual, s=s, eps=0.5, zero_centered=zero_centered
+        5,
+        64,
+        "fp16",
+        stride=128,
+        gamma=gamma,
+        gamma_dtype="bf16",
+        residual=residual,
+        s=s,
+        eps=0.5,
+        zero_centered=zero_centered,
     )
     assert status == _C.OK, _C.last_error()
     offset = 1.0 if zero_centered and with_gamma else 0.0
@@ -212,7 +223,9 @@ def test_partials(rows, dim, dtype, partials):
     assert _C.rmsnorm_backward_partials(rows, dim, CODES[dtype]) == partials
 
 
-@pytest.mark.parametrize("dim, dtype, flavour", [(65536, "bf16", "vector"), (32768, "fp32", "vector"), (513, "fp16", "scalar")])
+@pytest.mark.parametrize(
+    "dim, dtype, flavour", [(65536, "bf16", "vector"), (32768, "fp32", "vector"), (513, "fp16", "scalar")]
+)
 def test_backward_of_rows_that_leave_the_registers(fake_hip, dim, dtype, flavour):  # noqa: F811
     assert backward(100, dim, dtype) == _C.OK, _C.last_error()
     loop, columns, total = fake_hip.launches

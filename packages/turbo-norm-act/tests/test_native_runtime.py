@@ -69,7 +69,7 @@ def error(native: ctypes.CDLL) -> str:
 
 @pytest.fixture
 def native(fake_hip, tmp_path):  # noqa: F811
-    """A copy of the library and its code objects, so that a test can take files away; loaded anew, with a state of its own."""
+    """A copy of the library and its code objects, with a state of its own, from which a test can take files away."""
     folder = tmp_path / "lib"
     shutil.copytree(library().parent, folder)
     return load(folder / library().name)
@@ -89,7 +89,9 @@ name = ctypes.create_string_buffer(64)
 status = native.turbo_norm_act_device_arch(0, name, 64)
 print("ok " + name.value.decode() if status == 0 else f"{{status}} " + native.turbo_norm_act_last_error().decode())
 """
-    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, env=variables, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, env=variables, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -151,7 +153,10 @@ def test_a_named_library_that_is_not_there_is_not_replaced(roots):
 def test_a_missing_function_is_named(tmp_path):
     old = build(tmp_path / "libold.so", "-DhipGetDevicePropertiesR0600=hipGetDevicePropertiesOld")
     text = find_in_new_process(TURBO_HIP_LIBRARY=str(old))
-    assert text == f"{NO_RUNTIME} the HIP run time {old} has no function hipGetDevicePropertiesR0600: ROCm 6.0 or newer is needed"
+    assert (
+        text == f"{NO_RUNTIME} the HIP run time {old} has no function hipGetDevicePropertiesR0600: "
+        "ROCm 6.0 or newer is needed"
+    )
 
 
 def test_a_library_that_appears_later_is_found(roots):
@@ -178,7 +183,9 @@ def test_only_the_devices_architecture_is_read(native, fake_hip, tmp_path):  # n
     (tmp_path / "lib" / "rmsnorm_forward.gfx942.hsaco").write_bytes(b"no code object")
     assert launch(native, 1) == OK, error(native)
     assert launch(native, 0) == HIP
-    assert "hipModuleLoadData of" in error(native) and "rmsnorm_forward.gfx942.hsaco on device 0: no kernel image" in error(native)
+    assert "hipModuleLoadData of" in error(
+        native
+    ) and "rmsnorm_forward.gfx942.hsaco on device 0: no kernel image" in error(native)
 
 
 def test_the_callers_device_is_put_back(native, fake_hip):  # noqa: F811
@@ -220,7 +227,7 @@ def test_reset_finds_everything_anew(native, fake_hip):  # noqa: F811
     assert fake_hip.loaded == [0, 0]
 
 
-# --- errors -------------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def test_an_architecture_without_code_object(native, fake_hip, tmp_path):  # noqa: F811
@@ -249,7 +256,10 @@ def test_a_kernel_that_the_code_object_lacks(native, fake_hip, tmp_path):  # noq
         ("hipGetDevice", "hipGetDevice: "),
         ("hipGetDeviceProperties", "hipGetDeviceProperties: "),
         ("hipModuleLoadData", "hipModuleLoadData of "),
-        ("hipModuleLaunchKernel", "hipModuleLaunchKernel of rmsnorm_forward_bf16_64x1 on device 0 (gfx942), 1 x 1 work-groups of 256"),
+        (
+            "hipModuleLaunchKernel",
+            "hipModuleLaunchKernel of rmsnorm_forward_bf16_64x1 on device 0 (gfx942), 1 x 1 work-groups of 256",
+        ),
     ],
 )
 def test_a_failing_hip_call_is_named_and_can_be_repeated(native, fake_hip, function, text):  # noqa: F811
@@ -281,7 +291,7 @@ def test_errors_are_per_thread(native, fake_hip):  # noqa: F811
     assert seen == [""]
 
 
-# --- the library ----------------------------------------------------------------------------------------------------------
+# --- the library ------------------------------------------------------------------------------------------------------
 
 
 def test_the_library_answers_without_torch():

@@ -17,7 +17,7 @@ using turbo::fail;
 using turbo::Kernel;
 using turbo::Target;
 
-// --- kernels ----------------------------------------------------------------------------------------------------------
+// --- kernels ---------------------------------------------------------------------------------------------------------
 
 constexpr int kAccessBytes = 16;
 constexpr int kTypes = 3;  // of turbo_dtype, in its order
@@ -32,10 +32,12 @@ struct TableKernel {
   int rows_per_block() const { return threads == 64 ? kRowsPerWaveBlock : 1; }
 };
 
-constexpr unsigned block_threads(int row_threads) { return row_threads == 64 ? 64u * kRowsPerWaveBlock : unsigned(row_threads); }
+constexpr unsigned block_threads(int row_threads) {
+  return row_threads == 64 ? 64u * kRowsPerWaveBlock : unsigned(row_threads);
+}
 
-#define ENTRY(direction, type, threads, chunks)                                                                        \
-  {threads, chunks,                                                                                                    \
+#define ENTRY(direction, type, threads, chunks) \
+  {threads, chunks,                             \
    Kernel("rmsnorm_" #direction, "rmsnorm_" #direction "_" #type "_" #threads "x" #chunks, block_threads(threads))},
 #define FORWARD_FP32(threads, chunks) ENTRY(forward, fp32, threads, chunks)
 #define FORWARD_FP16(threads, chunks) ENTRY(forward, fp16, threads, chunks)
@@ -51,8 +53,8 @@ const TableKernel backward_table[kTypes][7] = {{TURBO_RMSNORM_BACKWARD_TABLE(BAC
                                                {TURBO_RMSNORM_BACKWARD_TABLE(BACKWARD_FP16)},
                                                {TURBO_RMSNORM_BACKWARD_TABLE(BACKWARD_BF16)}};
 
-#define LOOPS(direction, type)                                                                                         \
-  {Kernel("rmsnorm_" #direction, "rmsnorm_" #direction "_" #type "_loop_scalar", kLoopThreads),                        \
+#define LOOPS(direction, type)                                                                  \
+  {Kernel("rmsnorm_" #direction, "rmsnorm_" #direction "_" #type "_loop_scalar", kLoopThreads), \
    Kernel("rmsnorm_" #direction, "rmsnorm_" #direction "_" #type "_loop_vector", kLoopThreads)}
 const Kernel forward_loop[kTypes][2] = {LOOPS(forward, fp32), LOOPS(forward, fp16), LOOPS(forward, bf16)};
 const Kernel backward_loop[kTypes][2] = {LOOPS(backward, fp32), LOOPS(backward, fp16), LOOPS(backward, bf16)};
@@ -70,7 +72,7 @@ const TableKernel *fitting(const TableKernel (&table)[Lines], int64_t row_bytes)
   return nullptr;
 }
 
-// --- launch shapes ----------------------------------------------------------------------------------------------------
+// --- launch shapes ---------------------------------------------------------------------------------------------------
 
 // A grid may have 2^32 work-items a dimension; kernels loop where there are more rows than that allows.
 constexpr int64_t kMaxBlocks = int64_t{1} << 20;
@@ -79,27 +81,31 @@ unsigned blocks_for(int64_t rows, int rows_per_block) {
   return unsigned(std::min((rows + rows_per_block - 1) / rows_per_block, kMaxBlocks));
 }
 
-// Work-groups of the backward, each with a line of `partial`: enough to fill 304 compute units at the occupancy of the table's
-// kernels, few enough that the lines cost little beside dy, s and dx.
+// Work-groups of the backward, each with a line of `partial`: enough to fill 304 compute units at the occupancy of
+// the table's kernels, few enough that the lines cost little beside dy, s and dx.
 //   rows of up to 16 KiB (work-groups of 256)  1024
 //   rows of up to 64 KiB (1024)                 512
 //   longer rows                                  64: the columns alone give enough work-groups
-constexpr int64_t partials_limit(int64_t row_bytes) { return row_bytes <= 16384 ? 1024 : row_bytes <= 65536 ? 512 : 64; }
+constexpr int64_t partials_limit(int64_t row_bytes) {
+  return row_bytes <= 16384 ? 1024 : row_bytes <= 65536 ? 512 : 64;
+}
 
-// --- checks -----------------------------------------------------------------------------------------------------------
+// --- checks ----------------------------------------------------------------------------------------------------------
 
 bool is_type(int type) { return type >= 0 && type < kTypes; }
 
 turbo_status check_shape(const char *op, int64_t rows, int64_t dim, int dtype, const void *gamma, int gamma_dtype) {
   if (rows < 0) return fail(TURBO_ERROR_ARGUMENT, "%s: rows is %lld", op, (long long)rows);
-  if (dim < 1 || dim > INT_MAX) return fail(TURBO_ERROR_ARGUMENT, "%s: dim is %lld; accepted are 1 to 2**31 - 1", op, (long long)dim);
+  if (dim < 1 || dim > INT_MAX)
+    return fail(TURBO_ERROR_ARGUMENT, "%s: dim is %lld; accepted are 1 to 2**31 - 1", op, (long long)dim);
   if (!is_type(dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: dtype is %d, no turbo_dtype", op, dtype);
-  if (gamma != nullptr && !is_type(gamma_dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: gamma_dtype is %d, no turbo_dtype", op, gamma_dtype);
+  if (gamma != nullptr && !is_type(gamma_dtype))
+    return fail(TURBO_ERROR_ARGUMENT, "%s: gamma_dtype is %d, no turbo_dtype", op, gamma_dtype);
   return TURBO_OK;
 }
 
 // A required pointer, named in the message.
-#define REQUIRE(op, args, member)                                                                                      \
+#define REQUIRE(op, args, member) \
   if ((args)->member == nullptr) return fail(TURBO_ERROR_ARGUMENT, op ": " #member " is NULL")
 
 bool aligned(const void *pointer) { return reinterpret_cast<uintptr_t>(pointer) % kAccessBytes == 0; }
@@ -110,16 +116,19 @@ bool aligned(int64_t elements, int64_t element_bytes) { return elements * elemen
 
 using namespace turbo_norm_act;
 
-// --- the C interface --------------------------------------------------------------------------------------------------
+// --- the C interface -------------------------------------------------------------------------------------------------
 
 int turbo_norm_act_abi_version(void) { return TURBO_NORM_ACT_ABI_VERSION; }
 const char *turbo_norm_act_last_error(void) { return turbo::last_error(); }
 turbo_status turbo_norm_act_check(int device) { return turbo::check_device(device, gamma_sum.object()); }
-turbo_status turbo_norm_act_device_arch(int device, char *name, int size) { return turbo::device_arch(device, name, size); }
+turbo_status turbo_norm_act_device_arch(int device, char *name, int size) {
+  return turbo::device_arch(device, name, size);
+}
 void turbo_norm_act_reset(void) { turbo::reset(); }
 
 turbo_status turbo_rmsnorm_forward(const turbo_rmsnorm_forward_args *a, int device, void *stream) {
-  if (const turbo_status status = check_shape("rmsnorm_forward", a->rows, a->dim, a->dtype, a->gamma, a->gamma_dtype)) return status;
+  if (const turbo_status status = check_shape("rmsnorm_forward", a->rows, a->dim, a->dtype, a->gamma, a->gamma_dtype))
+    return status;
   if (a->rows == 0) return TURBO_OK;
   REQUIRE("rmsnorm_forward", a, x);
   REQUIRE("rmsnorm_forward", a, y);
@@ -142,8 +151,10 @@ turbo_status turbo_rmsnorm_forward(const turbo_rmsnorm_forward_args *a, int devi
                              0,
                              0};
   const int64_t bytes = kElementBytes[a->dtype];
-  bool vector = aligned(a->x) && aligned(a->y) && aligned(a->gamma) && aligned(a->dim, bytes) && aligned(a->x_stride, bytes);
-  if (a->residual != nullptr) vector = vector && aligned(a->residual) && aligned(a->s) && aligned(a->residual_stride, bytes);
+  bool vector =
+      aligned(a->x) && aligned(a->y) && aligned(a->gamma) && aligned(a->dim, bytes) && aligned(a->x_stride, bytes);
+  if (a->residual != nullptr)
+    vector = vector && aligned(a->residual) && aligned(a->s) && aligned(a->residual_stride, bytes);
 
   const Target target{device, stream};
   const TableKernel *line = vector ? fitting(forward_table[a->dtype], a->dim * bytes) : nullptr;
@@ -161,7 +172,8 @@ int64_t turbo_rmsnorm_backward_partials(int64_t rows, int64_t dim, turbo_dtype d
 }
 
 turbo_status turbo_rmsnorm_backward(const turbo_rmsnorm_backward_args *a, int device, void *stream) {
-  if (const turbo_status status = check_shape("rmsnorm_backward", a->rows, a->dim, a->dtype, a->gamma, a->gamma_dtype)) return status;
+  if (const turbo_status status = check_shape("rmsnorm_backward", a->rows, a->dim, a->dtype, a->gamma, a->gamma_dtype))
+    return status;
   const int64_t partials = turbo_rmsnorm_backward_partials(a->rows, a->dim, a->dtype);
   const Target target{device, stream};
   if (a->rows > 0) {
@@ -173,7 +185,8 @@ turbo_status turbo_rmsnorm_backward(const turbo_rmsnorm_backward_args *a, int de
       REQUIRE("rmsnorm_backward", a, gamma);
       REQUIRE("rmsnorm_backward", a, partial);
       if (a->partials != partials)
-        return fail(TURBO_ERROR_ARGUMENT, "rmsnorm_backward: partials is %lld; turbo_rmsnorm_backward_partials says %lld",
+        return fail(TURBO_ERROR_ARGUMENT,
+                    "rmsnorm_backward: partials is %lld; turbo_rmsnorm_backward_partials says %lld",
                     (long long)a->partials, (long long)partials);
     }
     RmsnormBackward kernel_args{a->dy,
@@ -192,8 +205,9 @@ turbo_status turbo_rmsnorm_backward(const turbo_rmsnorm_backward_args *a, int de
                                 a->gamma != nullptr && a->zero_centered ? 1.0f : 0.0f,
                                 0};
     const int64_t bytes = kElementBytes[a->dtype];
-    bool vector = aligned(a->dy) && aligned(a->s) && aligned(a->dx) && aligned(a->gamma) && aligned(kernel_args.partial) &&
-                  aligned(a->dim, bytes) && aligned(a->dy_stride, bytes) && aligned(a->s_stride, bytes);
+    bool vector = aligned(a->dy) && aligned(a->s) && aligned(a->dx) && aligned(a->gamma) &&
+                  aligned(kernel_args.partial) && aligned(a->dim, bytes) && aligned(a->dy_stride, bytes) &&
+                  aligned(a->s_stride, bytes);
     if (a->ds != nullptr) vector = vector && aligned(a->ds) && aligned(a->ds_stride, bytes);
 
     turbo_status status = TURBO_OK;

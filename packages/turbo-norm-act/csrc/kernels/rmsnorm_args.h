@@ -67,41 +67,41 @@ struct RmsnormGammaSum {
 // The layouts are part of the interface between two compilers.
 static_assert(sizeof(RmsnormForward) == 96 && sizeof(RmsnormBackward) == 104 && sizeof(RmsnormGammaSum) == 32, "");
 
-// --- the table --------------------------------------------------------------------------------------------------------
+// --- the table -------------------------------------------------------------------------------------------------------
 //
 // X(threads, chunks): kernels that keep a whole row in registers, `threads` work-items a row and `chunks` accesses of
 // 16 bytes each; a row of up to 16 * threads * chunks bytes fits. The launcher takes the first line that fits.
 //
 //    64: a wave a row, four rows a work-group: no LDS, no barrier, and small rows still fill the machine
 //   256: four waves, one on each SIMD of a compute unit; 2 to 4 chunks in flight a lane hide the latency of memory
-//  1024: all that one work-group can have; the row must not leave the registers, and 16 waves are the most that share one
+//  1024: all that one work-group can have; 16 waves are the most that can share a row
 //
 // A longer row, or one whose rows are not all 16-byte aligned, takes the `loop` kernels: they read it a second time.
 // These limits are by register count; they have not been timed on a card.
-#define TURBO_RMSNORM_FORWARD_TABLE(X)                                                                                 \
-  X(64, 1)   /* 1 KiB:   512 elements of 16 bits */                                                                    \
-  X(64, 2)   /* 2 KiB:  1024 */                                                                                        \
-  X(64, 4)   /* 4 KiB:  2048 */                                                                                        \
-  X(256, 2)  /* 8 KiB:  4096 */                                                                                        \
-  X(256, 4)  /* 16 KiB: 8192 */                                                                                        \
-  X(1024, 2) /* 32 KiB: 16384 */                                                                                       \
-  X(1024, 4) /* 64 KiB: 32768 */                                                                                       \
+#define TURBO_RMSNORM_FORWARD_TABLE(X)              \
+  X(64, 1)   /* 1 KiB:   512 elements of 16 bits */ \
+  X(64, 2)   /* 2 KiB:  1024 */                     \
+  X(64, 4)   /* 4 KiB:  2048 */                     \
+  X(256, 2)  /* 8 KiB:  4096 */                     \
+  X(256, 4)  /* 16 KiB: 8192 */                     \
+  X(1024, 2) /* 32 KiB: 16384 */                    \
+  X(1024, 4) /* 64 KiB: 32768 */                    \
   X(1024, 8) /* 128 KiB: 65536 */
 
-// The backward keeps two rows and the float32 sums of dgamma: 16 registers a chunk and, at 1024 work-items, 128 in all. Eight
-// chunks do not fit.
-#define TURBO_RMSNORM_BACKWARD_TABLE(X)                                                                                \
-  X(64, 1)                                                                                                             \
-  X(64, 2)                                                                                                             \
-  X(64, 4)                                                                                                             \
-  X(256, 2)                                                                                                            \
-  X(256, 4)                                                                                                            \
-  X(1024, 2)                                                                                                           \
+// The backward keeps two rows and the float32 sums of dgamma: 16 registers a chunk and, at 1024 work-items, 128 in
+// all. Eight chunks do not fit.
+#define TURBO_RMSNORM_BACKWARD_TABLE(X) \
+  X(64, 1)                              \
+  X(64, 2)                              \
+  X(64, 4)                              \
+  X(256, 2)                             \
+  X(256, 4)                             \
+  X(1024, 2)                            \
   X(1024, 4)
 
-constexpr int kLoopThreads = 256;       // of a loop kernel, a row a work-group
-constexpr int kGammaSumColumns = 64;    // columns a work-group of the dgamma kernels: one wave wide
+constexpr int kLoopThreads = 256;     // of a loop kernel, a row a work-group
+constexpr int kGammaSumColumns = 64;  // columns a work-group of the dgamma kernels: one wave wide
 constexpr int kGammaSumThreads = 256;
-constexpr int kRowsPerWaveBlock = 4;    // rows a work-group when a wave has a row
+constexpr int kRowsPerWaveBlock = 4;  // rows a work-group when a wave has a row
 
 }  // namespace turbo_norm_act

@@ -2,13 +2,14 @@
 //
 // RMSNorm backward: dx with the direct gradient of s added, and the float32 partial sums of dgamma.
 //
-//   h  = s * rstd,  w = dy * (offset + gamma)                      s [rows, dim], rstd [rows] as the forward stored them
+//   h  = s * rstd,  w = dy * (offset + gamma)                      s [rows, dim], rstd [rows] of the forward
 //   dx = round((w - h * mean(w * h)) * rstd + ds)                  [rows, dim], dtype of s; ds optional
 //   partial[p, d] = sum of dy * h over the rows of work-group p    [blocks, dim] float32
 //   dgamma[d] = round(sum over p of partial[p, d])                 [dim], dtype of gamma; a second kernel
 //
-// Work-group p takes rows p, p + blocks, ... and keeps its sums of dgamma in registers, so dgamma costs blocks * dim floats of
-// traffic and not a second pass over dy and s. No atomics: every sum has a fixed order, and results are equal bit for bit.
+// Work-group p takes rows p, p + blocks, ... and keeps its sums of dgamma in registers, so dgamma costs blocks * dim
+// floats of traffic and not a second pass over dy and s. No atomics: every sum has a fixed order, and results are
+// equal bit for bit.
 #include "rmsnorm_device.h"
 
 namespace turbo_norm_act {
@@ -40,10 +41,10 @@ TURBO_DEVICE void write_dx(const RmsnormBackward &a, const BackwardRow<T> &p, in
   store<N>(p.dx + at, from_float<T, N>(dx));
 }
 
-// --- partial sums of dgamma -------------------------------------------------------------------------------------------
+// --- partial sums of dgamma ------------------------------------------------------------------------------------------
 
-// The sums of this work-group to its line of `partial`. Where each wave had rows of its own (RowThreads = 64), the waves add
-// theirs one after the other in LDS, so that a line stands for the whole work-group.
+// The sums of this work-group to its line of `partial`. Where each wave had rows of its own (RowThreads = 64), the
+// waves add theirs one after the other in LDS, so that a line stands for the whole work-group.
 template <int N, int RowThreads, int Chunks>
 TURBO_DEVICE void write_partial(const RmsnormBackward &a, const vec<float, N> (&dgamma)[Chunks], int thread) {
   global<float> *line = a.partial + (long long)block_index() * a.dim;
@@ -70,7 +71,7 @@ TURBO_DEVICE void write_partial(const RmsnormBackward &a, const vec<float, N> (&
   }
 }
 
-// --- a row in registers -----------------------------------------------------------------------------------------------
+// --- a row in registers ----------------------------------------------------------------------------------------------
 
 template <class T, int RowThreads, int Chunks>
 TURBO_DEVICE void backward_in_registers(const RmsnormBackward &a) {
@@ -99,13 +100,15 @@ TURBO_DEVICE void backward_in_registers(const RmsnormBackward &a) {
 #pragma unroll
     for (int c = 0; c < Chunks; ++c) {
       const int at = (c * RowThreads + thread) * N;
+      forget<T, N>(dy[c]);
+      forget<T, N>(s[c]);
       if (at < a.dim) write_dx<T, N>(a, p, at, to_float<T, N>(dy[c]), to_float<T, N>(s[c]) * rstd, mean, rstd);
     }
   }
   if (a.partial != nullptr) write_partial<N, RowThreads, Chunks>(a, dgamma, thread);
 }
 
-// --- a row of any length, read twice ----------------------------------------------------------------------------------
+// --- a row of any length, read twice ---------------------------------------------------------------------------------
 
 template <class T, int N>
 TURBO_DEVICE void backward_loop(const RmsnormBackward &a) {
@@ -127,10 +130,10 @@ TURBO_DEVICE void backward_loop(const RmsnormBackward &a) {
   }
 }
 
-// --- dgamma by columns ------------------------------------------------------------------------------------------------
+// --- dgamma by columns -----------------------------------------------------------------------------------------------
 
-// A work-group of dgamma has 64 columns (one wave wide, so a wave reads 256 consecutive bytes) and four waves, which share
-// the terms of the sum; the four results are added in LDS.
+// A work-group of dgamma has 64 columns (one wave wide, so a wave reads 256 consecutive bytes) and four waves, which
+// share the terms of the sum; the four results are added in LDS.
 TURBO_DEVICE float add_waves(float mine) {
   constexpr int waves = kGammaSumThreads / kWaveSize;
   __shared__ float sums[waves][kGammaSumColumns];
@@ -142,15 +145,16 @@ TURBO_DEVICE float add_waves(float mine) {
   return total;
 }
 
-// Partial sums for the loop kernels, whose rows do not fit in registers: dy and s are read once more, by columns. The grid
-// is (columns / 64, blocks); its second index is the line of `partial`.
+// Partial sums for the loop kernels, whose rows do not fit in registers: dy and s are read once more, by columns. The
+// grid is (columns / 64, blocks); its second index is the line of `partial`.
 template <class T>
 TURBO_DEVICE void gamma_partial(const RmsnormBackward &a) {
   const int column = (int)block_index() * kGammaSumColumns + lane_index();
   constexpr int waves = kGammaSumThreads / kWaveSize;
   float sum = 0.0f;
   if (column < a.dim) {
-    for (long long row = block_index_y() + (long long)wave_index() * a.blocks; row < a.rows; row += (long long)a.blocks * waves) {
+    for (long long row = block_index_y() + (long long)wave_index() * a.blocks; row < a.rows;
+         row += (long long)a.blocks * waves) {
       const BackwardRow<T> p(a, row);
       sum = __builtin_fmaf(to_float(p.dy[column]), to_float(p.s[column]) * a.rstd[row], sum);
     }
@@ -175,22 +179,23 @@ TURBO_DEVICE void gamma_sum(const RmsnormGammaSum &a) {
 
 }  // namespace turbo_norm_act
 
-// --- the kernels of the table -----------------------------------------------------------------------------------------
+// --- the kernels of the table ----------------------------------------------------------------------------------------
 
 using namespace turbo_norm_act;
 
 // 4 waves a SIMD, 128 registers a lane, for the work-groups of 1024; 3 waves, 168 registers, for the others.
-#define REGISTERS(type, T, threads, chunks)                                                                            \
-  TURBO_KERNEL(kThreads<threads>, (threads == 1024 ? 4 : 3)) void rmsnorm_backward_##type##_##threads##x##chunks(RmsnormBackward a) {          \
-    backward_in_registers<T, threads, chunks>(a);                                                                      \
+#define REGISTERS(type, T, threads, chunks)                                \
+  TURBO_KERNEL(kThreads<threads>, (threads == 1024 ? 4 : 3))               \
+  void rmsnorm_backward_##type##_##threads##x##chunks(RmsnormBackward a) { \
+    backward_in_registers<T, threads, chunks>(a);                          \
   }
-#define LOOPS(type, T)                                                                                                 \
-  TURBO_KERNEL(kLoopThreads, 4) void rmsnorm_backward_##type##_loop_vector(RmsnormBackward a) {                        \
-    backward_loop<T, kVectorOf<T>>(a);                                                                                 \
-  }                                                                                                                    \
-  TURBO_KERNEL(kLoopThreads, 4) void rmsnorm_backward_##type##_loop_scalar(RmsnormBackward a) {                        \
-    backward_loop<T, 1>(a);                                                                                            \
-  }                                                                                                                    \
+#define LOOPS(type, T)                                                                          \
+  TURBO_KERNEL(kLoopThreads, 4) void rmsnorm_backward_##type##_loop_vector(RmsnormBackward a) { \
+    backward_loop<T, kVectorOf<T>>(a);                                                          \
+  }                                                                                             \
+  TURBO_KERNEL(kLoopThreads, 4) void rmsnorm_backward_##type##_loop_scalar(RmsnormBackward a) { \
+    backward_loop<T, 1>(a);                                                                     \
+  }                                                                                             \
   TURBO_KERNEL(kGammaSumThreads, 4) void rmsnorm_gamma_partial_##type(RmsnormBackward a) { gamma_partial<T>(a); }
 
 #define BF16(threads, chunks) REGISTERS(bf16, bf16, threads, chunks)

@@ -26,7 +26,8 @@ TURBO_DEVICE int thread_in_row() {
 // First row of this work-item; the next one is blocks * kRowsPerBlock further. Uniform over a wave.
 template <int RowThreads>
 TURBO_DEVICE long long first_row() {
-  return RowThreads == kWaveSize ? (long long)block_index() * kRowsPerWaveBlock + wave_index() : (long long)block_index();
+  return RowThreads == kWaveSize ? (long long)block_index() * kRowsPerWaveBlock + wave_index()
+                                 : (long long)block_index();
 }
 
 template <int RowThreads>
@@ -60,8 +61,8 @@ TURBO_DEVICE void store_floats(global<float> *p, vec<float, N> x) {
   }
 }
 
-// gamma[at .. at+N) as the factor that it is. Its type is an argument, not a template parameter: the branch is scalar and costs
-// nothing beside a load, and the number of kernels stays a fourth.
+// gamma[at .. at+N) as the factor that it is. Its type is an argument, not a template parameter: the branch is scalar
+// and costs nothing beside a load, and the number of kernels stays a fourth.
 template <int N>
 TURBO_DEVICE vec<float, N> gamma_factor(global<const void> *gamma, int type, float offset, int at) {
   if (gamma == nullptr) return vec<float, N>(1.0f);

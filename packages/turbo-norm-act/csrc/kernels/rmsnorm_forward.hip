@@ -6,8 +6,9 @@
 //   rstd = 1 / sqrt(mean(s^2) + eps)          [rows], float32
 //   y    = round(s * rstd * (offset + gamma)) [rows, dim], dtype of x; gamma [dim] of its own dtype or absent
 //
-// float32 arithmetic, one rounding per stored element, sums in a fixed order. Memory-bound: x (and residual) in, y (and s) out,
-// 2 or 4 accesses of the row; gamma stays in the caches. NaN and infinity go where the formula sends them.
+// float32 arithmetic, one rounding per stored element, sums in a fixed order. Memory-bound: x (and residual) in, y
+// (and s) out, 2 or 4 accesses of the row; gamma stays in the caches. NaN and infinity go where the formula sends
+// them.
 #include "rmsnorm_device.h"
 
 namespace turbo_norm_act {
@@ -36,7 +37,7 @@ TURBO_DEVICE void write_y(const RmsnormForward &a, global<T> *y, int at, vec<T, 
   store<N>(y + at, from_float<T, N>(to_float<T, N>(s) * rstd * g));
 }
 
-// --- a row in registers -----------------------------------------------------------------------------------------------
+// --- a row in registers ----------------------------------------------------------------------------------------------
 
 template <class T, int RowThreads, int Chunks>
 TURBO_DEVICE void forward_in_registers(const RmsnormForward &a) {
@@ -49,8 +50,8 @@ TURBO_DEVICE void forward_in_registers(const RmsnormForward &a) {
     vec<T, N> kept[Chunks];
     load_row<RowThreads>(kept, p.x, thread, a.dim);
     if (p.residual != nullptr) {
-      // All loads before the first store: the compiler must assume that s overlaps what is still to be read, and one chunk
-      // would wait for the other.
+      // All loads before the first store: the compiler must assume that s overlaps what is still to be read, and one
+      // chunk would wait for the other.
       vec<T, N> added[Chunks];
       load_row<RowThreads>(added, p.residual, thread, a.dim);
 #pragma unroll
@@ -72,12 +73,13 @@ TURBO_DEVICE void forward_in_registers(const RmsnormForward &a) {
 #pragma unroll
     for (int c = 0; c < Chunks; ++c) {
       const int at = (c * RowThreads + thread) * N;
+      forget<T, N>(kept[c]);
       if (at < a.dim) write_y<T, N>(a, p.y, at, kept[c], rstd);
     }
   }
 }
 
-// --- a row of any length, read twice ----------------------------------------------------------------------------------
+// --- a row of any length, read twice ---------------------------------------------------------------------------------
 
 template <class T, int N>
 TURBO_DEVICE void forward_loop(const RmsnormForward &a) {
@@ -107,20 +109,20 @@ TURBO_DEVICE void forward_loop(const RmsnormForward &a) {
 
 }  // namespace turbo_norm_act
 
-// --- the kernels of the table -----------------------------------------------------------------------------------------
+// --- the kernels of the table ----------------------------------------------------------------------------------------
 
 using namespace turbo_norm_act;
 
-// 4 waves a SIMD, so 128 registers a lane: what a work-group of 1024 needs to be launched at all, and enough waves to hide the
-// latency of memory for the smaller ones.
-#define REGISTERS(type, T, threads, chunks)                                                                            \
-  TURBO_KERNEL(kThreads<threads>, 4) void rmsnorm_forward_##type##_##threads##x##chunks(RmsnormForward a) {            \
-    forward_in_registers<T, threads, chunks>(a);                                                                       \
+// 4 waves a SIMD, so 128 registers a lane: what a work-group of 1024 needs to be launched at all, and enough waves to
+// hide the latency of memory for the smaller ones.
+#define REGISTERS(type, T, threads, chunks)                                                                 \
+  TURBO_KERNEL(kThreads<threads>, 4) void rmsnorm_forward_##type##_##threads##x##chunks(RmsnormForward a) { \
+    forward_in_registers<T, threads, chunks>(a);                                                            \
   }
-#define LOOPS(type, T)                                                                                                 \
-  TURBO_KERNEL(kLoopThreads, 4) void rmsnorm_forward_##type##_loop_vector(RmsnormForward a) {                          \
-    forward_loop<T, kVectorOf<T>>(a);                                                                                  \
-  }                                                                                                                    \
+#define LOOPS(type, T)                                                                        \
+  TURBO_KERNEL(kLoopThreads, 4) void rmsnorm_forward_##type##_loop_vector(RmsnormForward a) { \
+    forward_loop<T, kVectorOf<T>>(a);                                                         \
+  }                                                                                           \
   TURBO_KERNEL(kLoopThreads, 4) void rmsnorm_forward_##type##_loop_scalar(RmsnormForward a) { forward_loop<T, 1>(a); }
 
 #define BF16(threads, chunks) REGISTERS(bf16, bf16, threads, chunks)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// turbo_norm_act.pytorch._C: the C interface, for Python. Integers stand for pointers and the stream, so no torch header is
-// needed and one build serves every torch. It checks nothing and allocates nothing; both are done by
-// turbo_norm_act/pytorch/kernels/native.py. A function returns a turbo_status, and last_error() the text that goes with it.
+// turbo_norm_act.pytorch._C: the C interface, for Python. Integers stand for pointers and the stream, so no torch
+// header is needed and one build serves every torch. It checks nothing and allocates nothing; both are done by
+// turbo_norm_act/pytorch/kernels/native.py. A function returns a turbo_status, and last_error() the text that goes
+// with it.
 #include <pybind11/pybind11.h>
 
 #include <string>
@@ -20,9 +21,9 @@ T *pointer(Address address) {
   return reinterpret_cast<T *>(address);
 }
 
-int rmsnorm_forward(Address x, int64_t x_stride, Address residual, int64_t residual_stride, Address gamma, Address y, Address s,
-                    Address rstd, int64_t rows, int64_t dim, int dtype, int gamma_dtype, float eps, bool zero_centered,
-                    int device, Address stream) {
+int rmsnorm_forward(Address x, int64_t x_stride, Address residual, int64_t residual_stride, Address gamma, Address y,
+                    Address s, Address rstd, int64_t rows, int64_t dim, int dtype, int gamma_dtype, float eps,
+                    bool zero_centered, int device, Address stream) {
   const turbo_rmsnorm_forward_args args{pointer(x),
                                         x_stride,
                                         pointer(residual),
@@ -40,9 +41,10 @@ int rmsnorm_forward(Address x, int64_t x_stride, Address residual, int64_t resid
   return turbo_rmsnorm_forward(&args, device, pointer(stream));
 }
 
-int rmsnorm_backward(Address dy, int64_t dy_stride, Address ds, int64_t ds_stride, Address s, int64_t s_stride, Address gamma,
-                     Address rstd, Address dx, Address dgamma, Address partial, int64_t partials, int64_t rows, int64_t dim,
-                     int dtype, int gamma_dtype, bool zero_centered, int device, Address stream) {
+int rmsnorm_backward(Address dy, int64_t dy_stride, Address ds, int64_t ds_stride, Address s, int64_t s_stride,
+                     Address gamma, Address rstd, Address dx, Address dgamma, Address partial, int64_t partials,
+                     int64_t rows, int64_t dim, int dtype, int gamma_dtype, bool zero_centered, int device,
+                     Address stream) {
   const turbo_rmsnorm_backward_args args{pointer(dy),
                                          dy_stride,
                                          pointer(ds),

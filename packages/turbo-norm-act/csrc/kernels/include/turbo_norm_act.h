@@ -2,14 +2,14 @@
  *
  * C interface of libturbo_norm_act_kernels.so: normalisation kernels for AMD Instinct gfx942 and gfx950.
  *
- * Free of any framework: pointers, sizes, a device index and a stream. The library links neither ROCm nor torch; it finds
- * libamdhip64 at the first call that needs it (order: TURBO_HIP_LIBRARY, one already in the process, ROCM_HOME/lib, the loader's
- * search) and its code objects beside itself.
+ * Free of any framework: pointers, sizes, a device index and a stream. The library links neither ROCm nor torch; it
+ * finds libamdhip64 at the first call that needs it (order: TURBO_HIP_LIBRARY, one already in the process,
+ * ROCM_HOME/lib, the loader's search) and its code objects beside itself.
  *
- * Every function returns a turbo_status; turbo_norm_act_last_error() has the text of the calling thread's last failure.
- * Launches are asynchronous on the given stream, allocate nothing and synchronise nothing, so they can be captured into a
- * graph once each kernel has run on its device (the first run loads the code object). Any thread may call anything, except
- * where a function says otherwise.
+ * Every function returns a turbo_status; turbo_norm_act_last_error() has the text of the calling thread's last
+ * failure. Launches are asynchronous on the given stream, allocate nothing and synchronise nothing, so they can be
+ * captured into a graph once each kernel has run on its device (the first run loads the code object). Any thread may
+ * call anything, except where a function says otherwise.
  */
 #ifndef TURBO_NORM_ACT_H
 #define TURBO_NORM_ACT_H
@@ -37,8 +37,8 @@ TURBO_NORM_ACT_API turbo_status turbo_norm_act_check(int device);
 /* Architecture of the device as text ("gfx950"), cut to `size` bytes with its final zero. */
 TURBO_NORM_ACT_API turbo_status turbo_norm_act_device_arch(int device, char *name, int size);
 
-/* Forgets the HIP library, the devices and the loaded code objects. For simulators and tests that put another library or
- * architecture behind a device index; not while a launch is under way. */
+/* Forgets the HIP library, the devices and the loaded code objects. For simulators and tests that put another library
+ * or architecture behind a device index; not while a launch is under way. */
 TURBO_NORM_ACT_API void turbo_norm_act_reset(void);
 
 /* RMSNorm forward.
@@ -47,8 +47,8 @@ TURBO_NORM_ACT_API void turbo_norm_act_reset(void);
  *   rstd = 1 / sqrt(mean(s^2) + eps)                   per row, float32
  *   y    = s * rstd * gamma                            rounded to dtype; gamma + 1 in place of gamma when zero_centered
  *
- * Elements of a row are adjacent; strides from row to row are in elements and may be anything, 0 included. Rows of more than 2**31 - 1
- * elements are refused. Fastest when all pointers and strides are multiples of 16 bytes. */
+ * Elements of a row are adjacent; strides from row to row are in elements and may be anything, 0 included. Rows of
+ * more than 2**31 - 1 elements are refused. Fastest when all pointers and strides are multiples of 16 bytes. */
 typedef struct {
   const void *x; /* [rows, dim] */
   int64_t x_stride;
@@ -95,7 +95,8 @@ typedef struct {
   int zero_centered;
 } turbo_rmsnorm_backward_args;
 
-TURBO_NORM_ACT_API turbo_status turbo_rmsnorm_backward(const turbo_rmsnorm_backward_args *args, int device, void *stream);
+TURBO_NORM_ACT_API turbo_status turbo_rmsnorm_backward(const turbo_rmsnorm_backward_args *args, int device,
+                                                       void *stream);
 
 /* Lines of `partial` that the backward needs. Depends on nothing but its arguments, so results do not depend on the
  * number of compute units either. */

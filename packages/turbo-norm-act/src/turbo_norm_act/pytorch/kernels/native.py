@@ -41,7 +41,7 @@ def reset() -> None:
         _extension.reset()
 
 
-# --- can it run -----------------------------------------------------------------------------------------------------
+# --- can it run -------------------------------------------------------------------------------------------------------
 
 
 def why_not(device: torch.device) -> str | None:
@@ -87,7 +87,7 @@ def _index(device: torch.device) -> int:
     return 0
 
 
-# --- a call ---------------------------------------------------------------------------------------------------------
+# --- a call -----------------------------------------------------------------------------------------------------------
 
 
 def _checked(status: int) -> None:
@@ -140,7 +140,7 @@ def _address(tensor: torch.Tensor | None) -> int:
 
 
 def _row_stride(tensor: torch.Tensor | None) -> int:
-    """Elements from row to row. That of a single row is never used: it may be anything, so it must not spoil alignment."""
+    """Elements from row to row. A single row's is never used and may be anything: it must not spoil the alignment."""
     return 0 if tensor is None or tensor.shape[0] <= 1 else tensor.stride(0)
 
 
@@ -203,8 +203,8 @@ def rmsnorm_backward(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """dx (the gradient of x, and of residual) and dgamma for the y of `rmsnorm_forward`.
 
-    ds is the gradient that reaches s directly, or None. dgamma has gamma's dtype; it is None when gamma is None or it is
-    not wanted. Equal inputs give equal bits.
+    ds is the gradient that reaches s directly, or None. dgamma has gamma's dtype; it is None when gamma is None or
+    when it is not wanted. Equal inputs give equal bits.
     """
     rows, dim = s.shape
     s = _matrix("s", s, s)

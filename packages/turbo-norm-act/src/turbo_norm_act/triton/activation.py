@@ -26,17 +26,22 @@ def _scalars(formula: Formula) -> dict[str, float | None]:
 
 def _grid_and_constants(
     rows: int, H: int, formula: Formula, tile: Tile, split_columns: bool
-) -> tuple[tuple[int, int, int], dict[str, object]]:
+) -> tuple[tuple[int, int, int], int, dict[str, object]]:
+    """The grid, how many programs share a row, and the kernel's constants."""
     block_h = min(tile.elements, power_of_two(H))
     block_r = max(1, tile.elements // block_h)
-    grid = (-(-rows // block_r), -(-H // block_h) if split_columns else 1, 1)
-    return grid, {
-        "ACTIVATION": formula.activation,
-        "BLOCK_R": block_r,
-        "BLOCK_H": block_h,
-        "MASK_R": rows % block_r != 0,
-        "MASK_H": H % block_h != 0,
-    }
+    shares = -(-H // block_h) if split_columns else 1
+    return (
+        (-(-rows // block_r) * shares, 1, 1),
+        shares,
+        {
+            "ACTIVATION": formula.activation,
+            "BLOCK_R": block_r,
+            "BLOCK_H": block_h,
+            "MASK_R": rows % block_r != 0,
+            "MASK_H": H % block_h != 0,
+        },
+    )
 
 
 def plan_forward(
@@ -52,7 +57,7 @@ def plan_forward(
 ) -> Launch:
     rows, H = gate.shape
     tile = tile or choose_tile(ACTIVATION_TILES, "forward", H, (gate.stride(0), up.stride(0)), facts)
-    grid, constants = _grid_and_constants(rows, H, formula, tile, split_columns=True)
+    grid, shares, constants = _grid_and_constants(rows, H, formula, tile, split_columns=True)
     arguments = {
         "gate_ptr": gate,
         "up_ptr": up,
@@ -61,6 +66,7 @@ def plan_forward(
         "out_ptr": out,
         "n_rows": rows,
         "H": H,
+        "shares": shares,
         "gate_stride": gate.stride(0),
         "up_stride": up.stride(0),
         "col_stride": gate.stride(1),
@@ -100,7 +106,7 @@ def plan_backward(
 ) -> Launch:
     rows, H = gate.shape
     tile = tile or choose_tile(ACTIVATION_TILES, "backward", H, (gate.stride(0), up.stride(0), dout.stride(0)), facts)
-    grid, constants = _grid_and_constants(rows, H, formula, tile, split_columns=dprobs is None)
+    grid, shares, constants = _grid_and_constants(rows, H, formula, tile, split_columns=dprobs is None)
     arguments = {
         "dout_ptr": dout,
         "gate_ptr": gate,
@@ -112,6 +118,7 @@ def plan_backward(
         "dprobs_ptr": dprobs,
         "n_rows": rows,
         "H": H,
+        "shares": shares,
         "dout_stride": dout.stride(0),
         "gate_stride": gate.stride(0),
         "up_stride": up.stride(0),

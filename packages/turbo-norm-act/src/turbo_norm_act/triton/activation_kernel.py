@@ -93,17 +93,18 @@ def _load_row_facts(probs_ptr, mask_ptr, rows, valid, BLOCK_R: tl.constexpr):
 
 @triton.jit
 def glu_forward_kernel(
-    gate_ptr, up_ptr, probs_ptr, mask_ptr, out_ptr, n_rows, H, gate_stride, up_stride, col_stride, limit, alpha,
+    gate_ptr, up_ptr, probs_ptr, mask_ptr, out_ptr,
+    n_rows, H, shares, gate_stride, up_stride, col_stride, limit, alpha,
     ACTIVATION: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
     MASK_R: tl.constexpr, MASK_H: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_R rows; axis 1 of the grid shares out their blocks of columns."""
+    """BLOCK_R rows; ``shares`` programs, neighbours in the grid as in memory, divide their blocks of columns."""
     STORE_MASKED: tl.constexpr = MASK_R or MASK_H
     LOAD_MASKED: tl.constexpr = STORE_MASKED or (mask_ptr is not None)
-    rows = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
+    rows = (tl.program_id(0) // shares).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     valid = rows < n_rows
     active, factor = _load_row_facts(probs_ptr, mask_ptr, rows, valid, BLOCK_R)
-    for start in range(tl.program_id(1) * BLOCK_H, H, tl.num_programs(1) * BLOCK_H):
+    for start in range(tl.program_id(0) % shares * BLOCK_H, H, shares * BLOCK_H):
         cols = start + tl.arange(0, BLOCK_H)
         inside = (cols < H)[None, :]
         read = active[:, None] & inside
@@ -122,18 +123,18 @@ def glu_forward_kernel(
 @triton.jit
 def glu_backward_kernel(
     dout_ptr, gate_ptr, up_ptr, probs_ptr, mask_ptr, dgate_ptr, dup_ptr, dprobs_ptr,
-    n_rows, H, dout_stride, gate_stride, up_stride, col_stride, dgate_stride, dup_stride, limit, alpha,
+    n_rows, H, shares, dout_stride, gate_stride, up_stride, col_stride, dgate_stride, dup_stride, limit, alpha,
     ACTIVATION: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
     MASK_R: tl.constexpr, MASK_H: tl.constexpr,
 ):  # fmt: skip
-    """As the forward; a null pointer is a gradient that nobody wants. With dprobs, axis 1 of the grid is 1."""
+    """As the forward; a null pointer is a gradient that nobody wants. With dprobs, shares is 1."""
     STORE_MASKED: tl.constexpr = MASK_R or MASK_H
     LOAD_MASKED: tl.constexpr = STORE_MASKED or (mask_ptr is not None)
-    rows = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
+    rows = (tl.program_id(0) // shares).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     valid = rows < n_rows
     active, factor = _load_row_facts(probs_ptr, mask_ptr, rows, valid, BLOCK_R)
     dprobs = tl.zeros([BLOCK_R, BLOCK_H], tl.float32)
-    for start in range(tl.program_id(1) * BLOCK_H, H, tl.num_programs(1) * BLOCK_H):
+    for start in range(tl.program_id(0) % shares * BLOCK_H, H, shares * BLOCK_H):
         cols = start + tl.arange(0, BLOCK_H)
         inside = (cols < H)[None, :]
         read = active[:, None] & inside

@@ -54,8 +54,11 @@ TURBO_DEVICE void load_row(vec<T, N> (&to)[Chunks], const global<T> *row, int th
 template <int N>
 TURBO_DEVICE void store_floats(global<float> *p, vec<float, N> x) {
   if constexpr (N == 8) {
-    store<4>(p, __builtin_shufflevector(x, x, 0, 1, 2, 3));
-    store<4>(p + 4, __builtin_shufflevector(x, x, 4, 5, 6, 7));
+    // Named first: to clang 19 the shuffle is a vector of another kind, which a template does not match.
+    const vec<float, 4> low = __builtin_shufflevector(x, x, 0, 1, 2, 3);
+    const vec<float, 4> high = __builtin_shufflevector(x, x, 4, 5, 6, 7);
+    store<4>(p, low);
+    store<4>(p + 4, high);
   } else {
     store<N>(p, x);
   }

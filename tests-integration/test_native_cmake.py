@@ -134,7 +134,7 @@ def test_native_asks_the_tools(project, tmp_path):
     folder = tmp_path / "rocm" / "bin"
     folder.mkdir(parents=True)
     tool = folder / "rocm_agent_enumerator"
-    tool.write_text("#!/bin/sh\nprintf 'gfx000\\ngfx950\\ngfx950\\n'\n")
+    tool.write_text("#!/bin/sh\nprintf 'gfx000\\ngfx950\\ngfx950\\ngfx1036\\n'\n")
     tool.chmod(0o755)
     output = good(project.configure(GPU_ARCHS="native", ROCM_HOME=str(tmp_path / "rocm")))
     assert "kernels for gfx950\n" in output

@@ -80,6 +80,12 @@ function(_turbo_native_archs result)
     list(REMOVE_DUPLICATES found)
     list(REMOVE_ITEM found gfx000)  # the CPU, as rocm_agent_enumerator calls it
   endif()
+  # A GPU of another kind beside a supported one, such as a processor's own graphics, is no reason to stop.
+  set(supported ${found})
+  list(FILTER supported INCLUDE REGEX "^(gfx942|gfx950)$")
+  if(supported)
+    set(found ${supported})
+  endif()
   set(${result} "${found}" PARENT_SCOPE)
 endfunction()
 

@@ -51,13 +51,14 @@ def reference(kind, x, residual, gamma, beta, eps=1e-5, dtype=None):
 
 
 def draw(kind, rows, D, dtype, device, param_dtype=None):
-    """x, residual, gamma, beta; x is off centre, so that a wrong mean shows."""
+    """x, residual, gamma, beta; the mean of x is not 0 and differs along the row, so that a wrong mean shows."""
 
     def random(*sizes, to=dtype):
         return torch.randn(sizes, device=device).to(to)
 
     param_dtype = param_dtype or dtype
-    x = (random(rows, D).float() * 2 + 0.5).to(dtype).requires_grad_()
+    ramp = torch.linspace(-1, 2, D, device=device)  # off centre, and more so to one end
+    x = (random(rows, D).float() * 2 + ramp).to(dtype).requires_grad_()
     residual = random(rows, D).requires_grad_() if kind == "residual" else None
     gamma = (torch.rand(D, device=device) + (-0.5 if kind == "zero_centered" else 0.5)).to(param_dtype).requires_grad_()
     beta = random(D, to=param_dtype).requires_grad_() if kind == "layernorm" else None

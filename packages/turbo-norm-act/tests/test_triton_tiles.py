@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""The Triton launchers with small tiles, so that every loop of the kernels goes round several times at small sizes."""
+
+import pytest
+import torch
+
+from turbo_core import arch_facts, why_no_triton
+from turbo_norm_act.values import Formula, Wanted
+from turbo_testing.cases import load
+from turbo_testing.metrics import assert_close
+
+cases = load("turbo-norm-act")
+pytest.importorskip("triton", reason="triton is not installed")
+
+from turbo_norm_act.triton import activation, norm  # noqa: E402
+from turbo_norm_act.triton.tiles import ACTIVATION_TILES, ANY, NORM_TILES, Tile, choose_tile  # noqa: E402
+
+ROWS, D = 50, 72  # D / 16 leaves a rest, ROWS / 3 and ROWS / 2 too
+
+TILES = {
+    "a row a tile, many partial sums": Tile(ANY, 128, 1, "test", per_unit=20),
+    "several rows": Tile(ANY, 512, 1, "test", per_unit=3),
+    "blocks of a row": Tile(ANY, 16, 1, "test", whole=False, per_unit=40),
+    "one block, as if wide": Tile(ANY, 256, 1, "test", whole=False, per_unit=2),
+}
+
+
+@pytest.fixture(autouse=True)
+def kernels_can_run(device):
+    if (reason := why_no_triton(device)) is not None:
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize("center", [False, True], ids=["rmsnorm", "layernorm"])
+@pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
+def test_norm(device, poisoned_allocations, tile, center):
+    x = torch.randn(ROWS, D, device=device) + torch.linspace(-4, 4, D, device=device)  # blocks differ in their mean
+    residual, dy, ds = torch.randn(3, ROWS, D, device=device)
+    gamma, beta = torch.randn(2, D, device=device)
+    beta = beta if center else None
+    y, s, mean, rstd = norm.norm_forward(x, residual, gamma, beta, 1e-5, center=center, zero_centered=True, tile=tile)
+    x64, gamma64, beta64 = cases.float64(s, gamma, beta)
+    y64 = cases.norm(x64, gamma64, beta64, 1e-5, zero_centered=True, center=center)
+    assert_close(s, x + residual, what="s")
+    assert_close(y, y64, dtype=torch.float32, what="y")
+    wanted = Wanted(True, torch.float32, torch.float32 if center else None)
+    found = norm.norm_backward(dy, ds, s, gamma, mean, rstd, zero_centered=True, wanted=wanted, tile=tile)
+    leaves = [t for t in (x64, gamma64, beta64) if t is not None]
+    expected = torch.autograd.grad([y64, x64], leaves, [dy.double(), ds.double()])
+    for name, one, other in zip(("dx", "dgamma", "dbeta"), found, expected):
+        assert_close(one, other, dtype=torch.float32, what=name)
+    assert len(leaves) == sum(gradient is not None for gradient in found)
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu", "gelu_tanh", "clamped"])
+@pytest.mark.parametrize("elements", [16, 128, 512])
+def test_activation(device, poisoned_allocations, name, elements):
+    tile = Tile(ANY, elements, 1, "test", whole=False)
+    gate, up, dout, dgate, dup = torch.randn(5, ROWS, D, device=device)
+    probs, dprobs = torch.rand(2, ROWS, device=device)
+    row_mask = torch.arange(ROWS, device=device) % 7
+    formula = Formula(name, 1.5, 1.702)
+    gate64, up64, probs64 = cases.float64(gate, up, probs)
+    out64 = cases.glu(gate64, up64, name, probs64, row_mask, limit=1.5)
+    out = activation.glu_forward(gate, up, probs, row_mask, formula, tile=tile)
+    assert_close(out, out64, dtype=torch.float32)
+    activation.glu_backward(dout, gate, up, probs, row_mask, formula, dgate, dup, dprobs, tile=tile)
+    expected = torch.autograd.grad(out64, [gate64, up64, probs64], dout.double())
+    for what, one, other in zip(("dgate", "dup", "dprobs"), (dgate, dup, dprobs), expected):
+        assert_close(one, other, dtype=torch.float32, what=what)
+
+
+@pytest.mark.parametrize("table", [NORM_TILES, ACTIVATION_TILES], ids=["norm", "activation"])
+def test_every_width_has_a_tile(table):
+    for which, target in table:
+        rows = table[which, target]
+        assert rows[-1].up_to == ANY and rows[-1].multiple_of == 1, "the last row takes what is left"
+        assert all(row.why and row.elements & (row.elements - 1) == 0 for row in rows)
+        assert all(not row.whole or row.elements >= row.up_to for row in rows), "a whole tile spans its widest row"
+    odd = choose_tile(NORM_TILES, "backward", 16384, (16385,), arch_facts("gfx942"))
+    assert not odd.whole, "rows that do not begin on 16 bytes take another tile"

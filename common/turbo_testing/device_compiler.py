@@ -41,7 +41,7 @@ def compile_hip(
     source: Path, arch: str, output: Path, *flags: str, allow_spills: bool = False
 ) -> subprocess.CompletedProcess:
     """Runs the build's own compile step; the caller looks at the return code."""
-    tool = [sys.executable, str(CSRC_COMMON / "cmake" / "compile_kernels.py"), "compile"]
+    tool = [sys.executable, "-B", str(CSRC_COMMON / "cmake" / "compile_kernels.py"), "compile"]
     arguments = ["--arch", arch, "--source", str(source), "--output", str(output)]
     compilers = ["--compiler", f"{zig()};clang", "--linker", f"{zig()};ld.lld"]
     spills = ["--allow-spills"] if allow_spills else []

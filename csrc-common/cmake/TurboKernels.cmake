@@ -201,7 +201,7 @@ function(turbo_add_kernels target)
       endif()
       add_custom_command(
         OUTPUT "${object}" "${object}.json"
-        COMMAND "${Python_EXECUTABLE}" "${tool}" compile
+        COMMAND "${Python_EXECUTABLE}" -B "${tool}" compile
           --arch ${arch} --source "${source}" --output "${object}" ${allow}
           --compiler "${cc_line}" --linker "${ld_line}"
           -- "-I${TURBO_CSRC_COMMON}/include" ${includes} ${TURBO_DEVICE_FLAGS} ${arg_FLAGS}
@@ -216,7 +216,7 @@ function(turbo_add_kernels target)
   set(table "${folder}/resources.json")
   add_custom_command(
     OUTPUT "${table}"
-    COMMAND "${Python_EXECUTABLE}" "${tool}" table --output "${table}" ${tables}
+    COMMAND "${Python_EXECUTABLE}" -B "${tool}" table --output "${table}" ${tables}
     DEPENDS ${tables} "${tool}" COMMENT "Resources of ${target}" VERBATIM COMMAND_EXPAND_LISTS)
   add_custom_target(${target} ALL DEPENDS ${objects} "${table}")
   install(FILES ${objects} "${table}" DESTINATION "${arg_DESTINATION}")

@@ -252,8 +252,8 @@ def test_without_rows_only_dgamma_is_written(fake_hip):  # noqa: F811
     "call, text",
     [
         (lambda: forward(-1, 64), "rows is -1"),
-        (lambda: forward(1, 0), "dim is 0; accepted are 1 to 2**31 - 1"),
-        (lambda: forward(1, 2**31), "dim is 2147483648"),
+        (lambda: forward(1, 0), "dim is 0; accepted are 1 to 2**29"),
+        (lambda: forward(1, 2**29 + 1), "dim is 536870913"),
         (lambda: forward(1, 64, x=0), "x is NULL"),
         (lambda: forward(1, 64, residual=RESIDUAL), "s is NULL"),
         (lambda: backward(1, 64, dy=0), "dy is NULL"),
@@ -385,3 +385,10 @@ def test_a_simulator_may_change_its_architecture(fake_hip):  # noqa: F811
             assert native.why_not(torch.device("cpu")) is None
             native.rmsnorm_forward(torch.zeros(9, 64), None, None, 1e-5, False)
     assert len(fake_hip.loaded) == 3
+
+
+def test_the_widest_row_stays_within_a_grid(fake_hip):  # noqa: F811
+    assert forward(1, 2**29, "fp32") == _C.OK, _C.last_error()
+    assert backward(1, 2**29, "fp32") == _C.OK, _C.last_error()
+    for launch in fake_hip.launches:
+        assert launch.grid[0] * launch.block[0] < 2**32 and launch.grid[1] < 2**16

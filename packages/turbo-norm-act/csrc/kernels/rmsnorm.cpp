@@ -2,7 +2,6 @@
 //
 // Host launchers of RMSNorm: check the arguments, choose the kernel from the table, launch.
 #include <algorithm>
-#include <climits>
 #include <cstddef>
 
 #include "rmsnorm_args.h"
@@ -92,12 +91,16 @@ constexpr int64_t partials_limit(int64_t row_bytes) {
 
 // --- checks ----------------------------------------------------------------------------------------------------------
 
+// Indices within a row are 32 bits, and the kernels by columns have 4 work-items a column of a grid of less than 2^32.
+constexpr int64_t kMaxDim = int64_t{1} << 29;
+
 bool is_type(int type) { return type >= 0 && type < kTypes; }
 
 turbo_status check_shape(const char *op, int64_t rows, int64_t dim, int dtype, const void *gamma, int gamma_dtype) {
   if (rows < 0) return fail(TURBO_ERROR_ARGUMENT, "%s: rows is %lld", op, (long long)rows);
-  if (dim < 1 || dim > INT_MAX)
-    return fail(TURBO_ERROR_ARGUMENT, "%s: dim is %lld; accepted are 1 to 2**31 - 1", op, (long long)dim);
+  if (dim < 1 || dim > kMaxDim) {
+    return fail(TURBO_ERROR_ARGUMENT, "%s: dim is %lld; accepted are 1 to 2**29", op, (long long)dim);
+  }
   if (!is_type(dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: dtype is %d, no turbo_dtype", op, dtype);
   if (gamma != nullptr && !is_type(gamma_dtype))
     return fail(TURBO_ERROR_ARGUMENT, "%s: gamma_dtype is %d, no turbo_dtype", op, gamma_dtype);

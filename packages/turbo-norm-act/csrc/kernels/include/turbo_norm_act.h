@@ -47,8 +47,8 @@ TURBO_NORM_ACT_API void turbo_norm_act_reset(void);
  *   rstd = 1 / sqrt(mean(s^2) + eps)                   per row, float32
  *   y    = s * rstd * gamma                            rounded to dtype; gamma + 1 in place of gamma when zero_centered
  *
- * Elements of a row are adjacent; strides from row to row are in elements and may be anything, 0 included. Rows of
- * more than 2**31 - 1 elements are refused. Fastest when all pointers and strides are multiples of 16 bytes. */
+ * Elements of a row are adjacent; strides from row to row are in elements and may be anything, 0 included. dim is at
+ * most 2**29. Fastest when all pointers and strides are multiples of 16 bytes. */
 typedef struct {
   const void *x; /* [rows, dim] */
   int64_t x_stride;

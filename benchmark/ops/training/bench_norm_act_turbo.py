@@ -247,6 +247,7 @@ def rows_of(
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ops", default=",".join(OPS), help="of " + ", ".join(OPS))
+    parser.add_argument("--device", help="cpu, cuda:1, ...; default: the first GPU, else the CPU")
     parser.add_argument("--dtype", default="bf16", choices=DTYPES)
     parser.add_argument("--shape", action="append", help="ROWS,WIDTH in place of the usual ones; may be repeated")
     parser.add_argument("--peers", default=",".join(PEERS), help="of " + ", ".join(PEERS) + "; empty: none")
@@ -255,7 +256,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--smoke", action="store_true", help="tiny shapes, torch alone: does it work at all?")
     parser.add_argument("-o", "--output", type=Path, help="CSV, rewritten after each op and shape")
     options = parser.parse_args(arguments)
-    machine = find_machine()
+    machine = find_machine(options.device)
     cases = load("turbo-norm-act")
     if options.smoke:
         options.peers, options.seconds = "torch", 0.01

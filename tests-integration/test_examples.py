@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: MIT
+"""The programs of examples/ and the Python code in the documents run, and the main job notices a wrong model."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+ROOT = Path(__file__).resolve().parent.parent
+SHORT = ["--epochs", "3", "--device", "cpu"]  # 33 steps, enough to see a gradient that is wrong by 5 %
+
+
+def run_python(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter that finds what this one finds, started outside the repository, with no settings."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PRIMUS_TURBO_", "TRITON_"))}
+    env["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture
+def train_digits(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    return importlib.import_module("train_digits")
+
+
+def test_train_digits_shows_everything_and_passes(tmp_path: Path) -> None:
+    program = str(ROOT / "examples" / "train_digits.py")
+    result = run_python([program, *SHORT, "--output", str(tmp_path / "out")], tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"^PASS in ", result.stdout, re.MULTILINE)
+    assert re.search(r"^test accuracy: turbo \d+\.\d+%, torch \d+\.\d+%$", result.stdout, re.MULTILINE)
+    # the first layer's input needs no gradient, so three forward, two dgrad, three wgrad
+    served = re.findall(r"^  (forward|dgrad|wgrad) +([A-Z]+) +M=\d+ .*\n +because: \S", result.stdout, re.MULTILINE)
+    assert sorted(served) == [("dgrad", "TORCH")] * 2 + [("forward", "TORCH")] * 3 + [("wgrad", "TORCH")] * 3
+    assert "HIPBLASLT  a is on cpu" in result.stdout, "explain's answers are missing"
+
+    with (tmp_path / "out" / "loss.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 30 and list(rows[0]) == ["point", "turbo", "torch"]
+    assert float(rows[-1]["turbo"]) < 0.7 * float(rows[0]["turbo"])
+    if importlib.util.find_spec("matplotlib"):
+        assert (tmp_path / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_train_digits_in_fp32(train_digits: ModuleType) -> None:
+    assert train_digits.main([*SHORT, "--precision", "fp32"]) == 0
+
+
+def test_train_digits_refuses_a_backend_that_cannot_run_here(tmp_path: Path) -> None:
+    program = str(ROOT / "examples" / "train_digits.py")
+    result = run_python([program, *SHORT, "--backend", "HIPBLASLT"], tmp_path)
+    assert result.returncode == 1
+    assert "FAIL: gemm: backend HIPBLASLT (set in code) cannot take this call: a is on cpu" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def _scale_weight_gradients(model: torch.nn.Module) -> None:
+    for weight in model.parameters():
+        weight.register_hook(lambda grad: grad * 1.05)
+
+
+def _scale_middle_activations(model: torch.nn.Module) -> None:
+    model[2].register_forward_hook(lambda module, inputs, output: output * 1.05)
+
+
+def _lose_a_bias_gradient(model: torch.nn.Module) -> None:
+    model[4].bias.register_hook(torch.zeros_like)
+
+
+def _poison_a_weight(model: torch.nn.Module) -> None:
+    with torch.no_grad():
+        model[0].weight[0, 20] = math.nan
+
+
+@pytest.mark.parametrize(
+    "perturb", [_scale_weight_gradients, _scale_middle_activations, _lose_a_bias_gradient, _poison_a_weight]
+)
+def test_train_digits_fails_when_one_model_is_wrong(
+    perturb: Callable[[torch.nn.Module], None],
+    train_digits: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    build = train_digits.build_learners
+
+    def build_perturbed(*args: object) -> tuple[object, object]:
+        on_turbo, on_torch = build(*args)
+        perturb(on_turbo.model)
+        return on_turbo, on_torch
+
+    monkeypatch.setattr(train_digits, "build_learners", build_perturbed)
+    assert train_digits.main(SHORT) == 1
+    captured = capsys.readouterr()
+    assert "loss points differ by more than rtol = atol = 0.01" in captured.err
+    assert "FAIL in " in captured.out
+
+
+def test_loss_points_hold_at_least_128_samples(train_digits: ModuleType) -> None:
+    assert train_digits.loss_points([1.0, 2.0, 4.0], [128, 64, 64]) == [1.0, 3.0]
+    assert train_digits.loss_points([1.0, 5.0, 7.0], [120, 40, 40]) == [2.0]  # 40 left over are no point
+
+
+def test_no_difference_hides_behind_nan(train_digits: ModuleType) -> None:
+    assert train_digits.differences([math.nan, 1.0], [1.0, 1.0], 1e-2) == [math.inf, 0.0]
+    assert train_digits.find_faults([1.0, 0.5], [1.0, 0.5], (math.nan, 0.9), 1e-2)
+    assert train_digits.find_faults([1.0, 1.0], [1.0, 1.0], (0.9, 0.9), 1e-2), "nothing learned must not pass"
+    assert not train_digits.find_faults([1.0, 0.5], [1.0, 0.5], (0.9, 0.9), 1e-2)
+
+
+# --- documents ------------------------------------------------------------------------------------------------------
+
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+FENCE = re.compile(r"^```(\S*)([^\n]*)\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
+
+
+def python_blocks(document: Path) -> list[str]:
+    """The blocks marked ```python, padded so that a traceback's line number is that of the document."""
+    text = document.read_text(encoding="utf-8")
+    blocks = []
+    for match in FENCE.finditer(text):
+        language, rest, code = match.groups()
+        if language == "python" and rest.strip() != "no-run":
+            blocks.append("\n" * text[: match.start(3)].count("\n") + code)
+    return blocks
+
+
+WITH_CODE = [document for document in DOCUMENTS if python_blocks(document)]
+
+
+def test_the_documents_hold_runnable_code() -> None:
+    assert {"README.md", "gemm.md", "backends.md"} <= {document.name for document in WITH_CODE}
+
+
+@pytest.mark.parametrize("document", WITH_CODE, ids=lambda document: document.relative_to(ROOT).as_posix())
+def test_the_code_in_a_document_runs(document: Path, tmp_path: Path) -> None:
+    """All blocks of one document run in order in one process, as a reader would type them."""
+    runner = tmp_path / "run_blocks.py"
+    source = f"names = {{'__name__': '__main__'}}\nfor block in {python_blocks(document)!r}:\n"
+    runner.write_text(source + f"    exec(compile(block, {str(document)!r}, 'exec'), names)\n", encoding="utf-8")
+    result = run_python([str(runner)], tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.relative_to(ROOT).as_posix())
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    text = FENCE.sub("", document.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        if "://" not in target:
+            assert (document.parent / target).exists(), f"{document.name} links to {target}, which does not exist"

@@ -27,8 +27,9 @@ from digits_report import (
     POINT_SAMPLES,
     TOLERANCE,
     differences,
-    find_faults,
+    gradient_faults,
     loss_points,
+    run_faults,
     text_plot,
     write_files,
 )
@@ -36,7 +37,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import primus_turbo.pytorch as turbo
-from turbo_core import DispatchRecord, GlobalBackendManager, UnsupportedError, explain, trace_dispatch
+from turbo_core import GlobalBackendManager, UnsupportedError, explain, trace_dispatch
 
 WIDTHS = (64, 512, 512, 10)
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -147,19 +148,21 @@ def train(args: argparse.Namespace, data: Data, learners: tuple[Learner, Learner
     return sizes
 
 
-def trace_one_step(args: argparse.Namespace, data: Data, learner: Learner) -> list[DispatchRecord]:
-    """Which backend serves each GEMM of a step: forward and backward of one batch; the weights stay."""
-    with trace_dispatch() as trace:
-        x, y = data.train_x[: args.batch_size], data.train_y[: args.batch_size]
-        nn.functional.cross_entropy(learner.model(x).float(), y).backward()
+def gradients(args: argparse.Namespace, data: Data, learner: Learner) -> dict[str, Tensor]:
+    """The gradient of every parameter for the first batch; the weights stay as they are."""
+    x, y = data.train_x[: args.batch_size], data.train_y[: args.batch_size]
+    nn.functional.cross_entropy(learner.model(x).float(), y).backward()
+    found = {name: weight.grad for name, weight in learner.model.named_parameters() if weight.grad is not None}
     learner.model.zero_grad(set_to_none=True)
-    return trace.records
+    return found
 
 
 def show_backends(args: argparse.Namespace, data: Data, learner: Learner) -> None:
     """Print each GEMM's backend and the reason, then what every backend answers for the middle layer."""
+    with trace_dispatch() as trace:
+        gradients(args, data, learner)
     print("\nWhich backend serves each GEMM of a step, and why:")
-    for record in trace_one_step(args, data, learner):
+    for record in trace.records:
         print(f"  {record.role:<8} {record.backend.name:<10} {record.call}\n           because: {record.reason}")
     print("\nWhat each backend answers for the middle layer, from turbo_core.explain:")
     x = data.train_x.new_empty(args.batch_size, WIDTHS[1], requires_grad=True)
@@ -199,6 +202,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     data = load_data(args.seed, device, DTYPES[args.precision])
     on_turbo, on_torch = build_learners(args, device)
     show_backends(args, data, on_turbo)
+    tolerance = TOLERANCE[args.precision]
+    faults = gradient_faults(gradients(args, data, on_turbo), gradients(args, data, on_torch), tolerance)
     sizes = train(args, data, (on_turbo, on_torch))
 
     turbo_curve, torch_curve = loss_points(on_turbo.losses, sizes), loss_points(on_torch.losses, sizes)
@@ -207,11 +212,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\nTraining loss, T turbo, o torch, * both:\n{text_plot(turbo_curve, torch_curve)}")
     if args.output:
         write_files(args.output, turbo_curve, torch_curve)
-    tolerance = TOLERANCE[args.precision]
     print(f"\ntest accuracy: turbo {accuracies[0]:.2%}, torch {accuracies[1]:.2%}")
     largest = max(differences(turbo_curve, torch_curve, tolerance))
     print(f"largest loss difference: {largest:.2f} of what rtol = atol = {tolerance:g} allows")
-    faults = find_faults(turbo_curve, torch_curve, accuracies, tolerance)
+    faults += run_faults(turbo_curve, torch_curve, accuracies, tolerance)
     for fault in faults:
         print(f"FAIL: {fault}", file=sys.stderr)
     print(f"{'FAIL' if faults else 'PASS'} in {time.perf_counter() - start:.1f} s")

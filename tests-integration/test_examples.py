@@ -86,11 +86,21 @@ def _poison_a_weight(model: torch.nn.Module) -> None:
         model[0].weight[0, 20] = math.nan
 
 
+CURVE = "loss points differ by more than rtol = atol = 0.01"
+
+
 @pytest.mark.parametrize(
-    "perturb", [_scale_weight_gradients, _scale_middle_activations, _lose_a_bias_gradient, _poison_a_weight]
+    ("perturb", "messages"),
+    [
+        (_scale_weight_gradients, ["gradient of 0.weight: relative difference 5.", CURVE]),
+        (_scale_middle_activations, ["gradient of 2.bias", CURVE]),
+        (_lose_a_bias_gradient, ["gradient of 4.bias: relative difference 1.00e+00"]),  # no loss curve shows that
+        (_poison_a_weight, ["gradient of 4.weight: relative difference nan", CURVE]),
+    ],
 )
 def test_train_digits_fails_when_one_model_is_wrong(
     perturb: Callable[[torch.nn.Module], None],
+    messages: list[str],
     train_digits: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -105,8 +115,27 @@ def test_train_digits_fails_when_one_model_is_wrong(
     monkeypatch.setattr(train_digits, "build_learners", build_perturbed)
     assert train_digits.main(SHORT) == 1
     captured = capsys.readouterr()
-    assert "loss points differ by more than rtol = atol = 0.01" in captured.err
+    for message in messages:
+        assert message in captured.err
     assert "FAIL in " in captured.out
+
+
+def test_train_digits_notices_what_goes_wrong_later(
+    train_digits: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Gradients that are right for the first batch and 5 % too large afterwards show in the curve alone."""
+    build = train_digits.build_learners
+
+    def build_perturbed(*args: object) -> tuple[object, object]:
+        on_turbo, on_torch = build(*args)
+        for weight in on_turbo.model.parameters():
+            weight.register_hook(lambda grad: grad * 1.05 if on_turbo.losses else grad)
+        return on_turbo, on_torch
+
+    monkeypatch.setattr(train_digits, "build_learners", build_perturbed)
+    assert train_digits.main(SHORT) == 1
+    captured = capsys.readouterr()
+    assert CURVE in captured.err and "gradient of" not in captured.err
 
 
 def test_loss_points_hold_at_least_128_samples(train_digits: ModuleType) -> None:
@@ -116,9 +145,9 @@ def test_loss_points_hold_at_least_128_samples(train_digits: ModuleType) -> None
 
 def test_no_difference_hides_behind_nan(train_digits: ModuleType) -> None:
     assert train_digits.differences([math.nan, 1.0], [1.0, 1.0], 1e-2) == [math.inf, 0.0]
-    assert train_digits.find_faults([1.0, 0.5], [1.0, 0.5], (math.nan, 0.9), 1e-2)
-    assert train_digits.find_faults([1.0, 1.0], [1.0, 1.0], (0.9, 0.9), 1e-2), "nothing learned must not pass"
-    assert not train_digits.find_faults([1.0, 0.5], [1.0, 0.5], (0.9, 0.9), 1e-2)
+    assert train_digits.run_faults([1.0, 0.5], [1.0, 0.5], (math.nan, 0.9), 1e-2)
+    assert train_digits.run_faults([1.0, 1.0], [1.0, 1.0], (0.9, 0.9), 1e-2), "nothing learned must not pass"
+    assert not train_digits.run_faults([1.0, 0.5], [1.0, 0.5], (0.9, 0.9), 1e-2)
 
 
 # --- documents ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""pytest plugin (`-p tools.arch_plugin`): CPU tensors stand for the architecture in TURBO_TEST_ARCH for the whole run."""
+"""pytest plugin (`-p tools.arch_plugin`): for the whole run CPU tensors stand for the architecture TURBO_TEST_ARCH."""
 
 from __future__ import annotations
 

@@ -59,7 +59,20 @@ def workers(python: str, arguments: list[str]) -> tuple[list[str], dict[str, str
 
 def names_tests(arguments: list[str]) -> bool:
     """True when the arguments name files or folders of tests, which then replace the session's own choice."""
-    takes_value = {"-k", "-m", "-n", "-p", "-o", "-c", "-W", "--dist", "--deselect", "--ignore", "--junitxml", "--rootdir"}
+    takes_value = {
+        "-k",
+        "-m",
+        "-n",
+        "-p",
+        "-o",
+        "-c",
+        "-W",
+        "--dist",
+        "--deselect",
+        "--ignore",
+        "--junitxml",
+        "--rootdir",
+    }
     previous = ""
     for argument in arguments:
         path = argument.split("::")[0]

@@ -113,7 +113,9 @@ def _metadata_problems(package: Wheel, text: str) -> list[str]:
     metadata = email.message_from_string(text)
     problems = []
     if normalised(metadata["Name"]) != package.name or metadata["Version"] != package.version:
-        problems.append(f"metadata is of {metadata['Name']} {metadata['Version']}, not {package.name} {package.version}")
+        problems.append(
+            f"metadata is of {metadata['Name']} {metadata['Version']}, not {package.name} {package.version}"
+        )
     if metadata["License-Expression"] != "MIT":
         problems.append(f"License-Expression is {metadata['License-Expression']!r}, not 'MIT'")
     for line in metadata.get_all("Requires-Dist", []):

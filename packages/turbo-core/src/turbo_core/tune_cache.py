@@ -13,7 +13,7 @@ from typing import Any
 from turbo_core.backend import BackendType
 from turbo_core.log import logger
 
-__all__ = ["TuneCache", "TuneEntry", "all_caches", "cache_for"]
+__all__ = ["TuneCache", "TuneEntry", "all_caches", "cache_for", "clear_all_caches"]
 
 
 @dataclass(frozen=True)
@@ -126,3 +126,9 @@ def all_caches() -> dict[str, TuneCache]:
     """Every cache by the name of its op."""
     with _caches_lock:
         return dict(_caches)
+
+
+def clear_all_caches() -> None:
+    """Empty every cache; part of `GlobalBackendManager.reset`."""
+    for cache in all_caches().values():
+        cache.clear()

@@ -103,10 +103,10 @@ for wheel in wheels():
 
 def test_arch(session: nox.Session, arch: str) -> None:
     python, arguments = environment(session)
-    plan = testing.arch_plan(arch, testing.devices(python))
+    plan = testing.arch_plan(arch, testing.devices(python), arguments)
     print(plan.line, flush=True)
-    for run in plan.runs:
-        pytest(session, python, [], [*run, *arguments], **plan.environment)
+    for options, paths in plan.runs:
+        pytest(session, python, paths, [*options, *arguments], **plan.environment)
 
 
 @nox.session(name="test-gfx942")

@@ -147,8 +147,9 @@ def test_an_arch_run_on_its_card():
     plan = testing.arch_plan("gfx950", [MI355X, MI355X])
     assert plan.line == "gfx950: 2 x AMD Instinct MI355X is here: the op tests run on the card"
     assert plan.environment == {}
-    assert "packages/turbo-gemm/tests" in plan.runs[-1]
-    assert not any("tools.arch_plugin" in run for run in plan.runs)
+    options, paths = plan.runs[-1]
+    assert "packages/turbo-gemm/tests" in paths
+    assert "tools.arch_plugin" not in options
 
 
 def test_an_arch_run_without_its_card_says_so_and_hides_other_cards():
@@ -157,12 +158,25 @@ def test_an_arch_run_without_its_card_says_so_and_hides_other_cards():
     assert "interpreter" in plan.line and "audited" in plan.line
     assert plan.environment["TURBO_TEST_ARCH"] == "gfx942"
     assert plan.environment["HIP_VISIBLE_DEVICES"] == plan.environment["CUDA_VISIBLE_DEVICES"] == ""
-    assert "tools.arch_plugin" in plan.runs[-1]
+    options, paths = plan.runs[-1]
+    assert "tools.arch_plugin" in options
 
 
 def test_an_arch_run_among_other_cards_uses_only_its_own():
     other = testing.Device("gfx942", "AMD Instinct MI300X")
     assert testing.arch_plan("gfx950", [other, MI355X]).environment == {"HIP_VISIBLE_DEVICES": "1"}
+
+
+def test_an_arch_run_audits_what_its_line_says():
+    """The line promises an audit: there is one, and its tests are left out of the run of the ops."""
+    (audit_options, audits), (options, _) = testing.arch_plan("gfx950", []).runs
+    assert audit_options == ["-k", "gfx950"]
+    assert audits and all(f"--ignore={path}" in options for path in audits)
+
+
+def test_an_arch_run_of_named_tests_runs_those():
+    plan = testing.arch_plan("gfx950", [], ["packages/turbo-gemm/tests", "-x"])
+    assert plan.runs == [(["-p", "tools.arch_plugin"], [])]
 
 
 def test_workers_follow_the_machine_unless_told(monkeypatch):

@@ -93,37 +93,40 @@ def _has(arguments: list[str], *options: str) -> bool:
 
 @dataclass(frozen=True)
 class ArchPlan:
-    """What `nox -s test-<arch>` does on this machine: the line that says so, and pytest runs in order."""
+    """What `nox -s test-<arch>` does on this machine: the line that says so, and (options, paths) of pytest runs."""
 
     line: str
-    runs: list[list[str]]
+    runs: list[tuple[list[str], list[str]]]
     environment: dict[str, str]
 
 
-def arch_plan(arch: str, found: list[Device]) -> ArchPlan:
+def arch_plan(arch: str, found: list[Device], arguments: list[str] | None = None) -> ArchPlan:
     """On the card where there is one; else what can be shown of `arch` without it.
 
-    An audit is a file `test_*audit*.py` whose test ids hold the architecture's name.
+    An audit is a file `test_*audit*.py` whose test ids hold the architecture's name. Tests that the arguments name
+    replace the choice.
     """
+    options: list[str] = []
+    cards = [index for index, device in enumerate(found) if device.arch == arch]
+    if cards:
+        count = f"{len(cards)} x " if len(cards) > 1 else ""
+        line = f"{arch}: {count}{found[cards[0]].name} is here: the op tests run on the card"
+        others = len(cards) < len(found)
+        environment = {"HIP_VISIBLE_DEVICES": ",".join(map(str, cards))} if others else {}
+    else:
+        here = ", ".join(sorted({f"{device.name} ({device.arch})" for device in found})) or "no GPU"
+        line = (
+            f"{arch}: no such card here ({here}) and no simulator yet: the kernels are compiled for {arch} and "
+            f"audited, and the op tests run in Triton's interpreter on CPU tensors that stand for {arch}"
+        )
+        options = ["-p", "tools.arch_plugin"]
+        environment = {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "", "TURBO_TEST_ARCH": arch}
+    if names_tests(arguments or []):
+        return ArchPlan(line, [(options, [])], environment)
+
     folders = [wheel.path / "tests" for wheel in wheels() if wheel.name not in NO_OPS]
     audits = sorted(str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob("test_*audit*.py"))
     ops = [str(folder.relative_to(ROOT)) for folder in folders]
-    no_audit = [f"--ignore={path}" for path in audits]
-    audit_run = [["-k", arch, *audits]] if audits else []
-    cards = [device for device in found if device.arch == arch]
-    if cards:
-        count = f"{len(cards)} x " if len(cards) > 1 else ""
-        line = f"{arch}: {count}{cards[0].name} is here: the op tests run on the card"
-        if len(cards) < len(found):
-            chosen = ",".join(str(index) for index, device in enumerate(found) if device.arch == arch)
-            environment = {"HIP_VISIBLE_DEVICES": chosen}
-        else:
-            environment = {}
-        return ArchPlan(line, [*audit_run, [*ops, *no_audit]], environment)
-    here = ", ".join(sorted({f"{device.name} ({device.arch})" for device in found})) or "no GPU"
-    line = (
-        f"{arch}: no such card here ({here}) and no simulator yet: the kernels are compiled for {arch} and audited, "
-        f"and the op tests run in Triton's interpreter on CPU tensors that stand for {arch}"
-    )
-    environment = {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "", "TURBO_TEST_ARCH": arch}
-    return ArchPlan(line, [*audit_run, ["-p", "tools.arch_plugin", *ops, *no_audit]], environment)
+    runs = [(["-k", arch], audits)] if audits else []
+    runs.append(([*options, *(f"--ignore={path}" for path in audits)], ops))
+    return ArchPlan(line, runs, environment)

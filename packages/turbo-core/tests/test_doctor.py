@@ -78,26 +78,32 @@ def test_doctor_reports_and_survives_a_broken_wheel(fake_wheel, capsys, monkeypa
 
 def test_doctor_without_torch(fake_wheel, capsys, monkeypatch):
     monkeypatch.setattr(requirements, "_why_no", lambda name: f"{name} is not installed: pip install it")
+    requirements._require.cache_clear()
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
     assert "problem: torch is not installed: pip install it" in text
     assert "fake: torch is not installed" in text
 
 
-def test_missing_and_old_modules_are_import_errors_with_the_line_to_type(monkeypatch):
+def forget():
     requirements._why_no.cache_clear()
+    requirements._require.cache_clear()
+
+
+def test_missing_and_old_modules_are_import_errors_with_the_line_to_type(monkeypatch):
+    forget()
     try:
         with monkeypatch.context() as patch:
             patch.setattr("importlib.util.find_spec", lambda name: None)
             with pytest.raises(ImportError, match=r"triton is not installed: pip install 'turbo-core\[triton\]'"):
                 requirements.require_triton()
-        requirements._why_no.cache_clear()
+        forget()
         with monkeypatch.context() as patch:
             patch.setattr(torch, "__version__", "2.5.1+rocm6.2")
             with pytest.raises(ImportError, match=r"torch 2.5.1\+rocm6.2 is too old: 2.6 or newer"):
                 requirements.require_torch()
     finally:
-        requirements._why_no.cache_clear()
+        forget()
     assert requirements.require_torch() is torch
 
 

@@ -107,7 +107,7 @@ class GlobalBackendManager:
     @classmethod
     def choice(cls, family: str, precision: PrecisionType) -> BackendChoice | None:
         """The choice in force for a family of ops: the setter's, else the environment's, else None."""
-        chosen = cls._set.get((family, precision))
+        chosen = cls._set.get((family, precision)) if cls._set else None
         return choice_from_environment(family, precision) if chosen is None else chosen
 
     @classmethod

@@ -21,6 +21,7 @@ from turbo_core import (
     device_facts,
     why_no_triton,
 )
+from turbo_core.device import simulated_arch_name
 from turbo_gemm.pytorch.kernels.reference import gemm_reference
 
 __all__ = ["GemmCall", "GemmDispatcher", "run"]
@@ -174,9 +175,8 @@ class GemmDispatcher(AutoKernelDispatcher):
     @classmethod
     def default_backend(cls, call: GemmCall) -> BackendType:
         """The vendor's BLAS on a GPU (and where a GPU is simulated), plain torch on a CPU."""
-        if call.a.device.type == "cpu" and device_facts(call.a.device).vendor == "cpu":
-            return BackendType.TORCH
-        return BackendType.HIPBLASLT
+        plain_cpu = call.a.device.type == "cpu" and simulated_arch_name() is None
+        return BackendType.TORCH if plain_cpu else BackendType.HIPBLASLT
 
     @classmethod
     def make_key(cls, call: GemmCall) -> Hashable:

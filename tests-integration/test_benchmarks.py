@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import importlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -109,7 +110,7 @@ def test_what_is_wrong_fails_and_is_not_timed(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    spoil: object,
+    spoil: Callable[[torch.Tensor], torch.Tensor],
     message: str,
 ) -> None:
     right = bench_gemm.gemm

@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 import csv
+import doctest
 import importlib.util
+import itertools
+import json
 import math
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import pytest
 
@@ -152,41 +157,79 @@ def test_no_difference_hides_behind_nan(train_digits: ModuleType) -> None:
 
 # --- documents ------------------------------------------------------------------------------------------------------
 
-DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-FENCE = re.compile(r"^```(\S*)([^\n]*)\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "benchmark" / "README.md", *(ROOT / "docs").glob("*.md")])
+FENCE = re.compile(r"^( *)```(\S*)([^\n]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
+
+RUNNER = """
+import contextlib, io, json, pathlib
+names, printed = {"__name__": "__main__"}, []
+for block in json.loads(pathlib.Path("blocks.json").read_text()):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile(block, "document", "exec"), names)
+    printed.append(out.getvalue())
+pathlib.Path("printed.json").write_text(json.dumps(printed))
+"""
 
 
-def python_blocks(document: Path) -> list[str]:
-    """The blocks marked ```python, padded so that a traceback's line number is that of the document."""
+class Block(NamedTuple):
+    """A ```python block, padded so that a traceback's line is the document's, and what must be printed if that is said.
+
+    What is said is a ```text block that follows without a line between; ``...`` in it stands for anything.
+    """
+
+    code: str
+    output: str | None
+
+
+def python_blocks(document: Path) -> list[Block]:
     text = document.read_text(encoding="utf-8")
+    fences = list(FENCE.finditer(text))
     blocks = []
-    for match in FENCE.finditer(text):
-        language, rest, code = match.groups()
-        if language == "python" and rest.strip() != "no-run":
-            blocks.append("\n" * text[: match.start(3)].count("\n") + code)
+    for fence, following in itertools.zip_longest(fences, fences[1:]):
+        if fence[2] != "python":
+            continue
+        adjoins = following is not None and following[2] == "text" and text[fence.end() : following.start()] == "\n"
+        code = "\n" * text[: fence.start(4)].count("\n") + textwrap.dedent(fence[4])
+        blocks.append(Block(code, following[4] if adjoins and following is not None else None))
     return blocks
 
 
 WITH_CODE = [document for document in DOCUMENTS if python_blocks(document)]
 
 
+def name_of(document: Path) -> str:
+    return document.relative_to(ROOT).as_posix()
+
+
 def test_the_documents_hold_runnable_code() -> None:
-    assert {"README.md", "gemm.md", "backends.md"} <= {document.name for document in WITH_CODE}
+    assert {"README.md", "docs/gemm.md", "docs/backends.md"} <= {name_of(document) for document in WITH_CODE}
 
 
-@pytest.mark.parametrize("document", WITH_CODE, ids=lambda document: document.relative_to(ROOT).as_posix())
-def test_the_code_in_a_document_runs(document: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("document", WITH_CODE, ids=name_of)
+def test_the_code_in_a_document_runs_and_prints_what_it_says(document: Path, tmp_path: Path) -> None:
     """All blocks of one document run in order in one process, as a reader would type them."""
-    runner = tmp_path / "run_blocks.py"
-    source = f"names = {{'__name__': '__main__'}}\nfor block in {python_blocks(document)!r}:\n"
-    runner.write_text(source + f"    exec(compile(block, {str(document)!r}, 'exec'), names)\n", encoding="utf-8")
-    result = run_python([str(runner)], tmp_path)
+    blocks = python_blocks(document)
+    (tmp_path / "blocks.json").write_text(json.dumps([block.code for block in blocks]))
+    result = run_python(["-c", RUNNER], tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
+    for block, printed in zip(blocks, json.loads((tmp_path / "printed.json").read_text()), strict=True):
+        if block.output is not None:
+            same = doctest.OutputChecker().check_output(block.output, printed, doctest.ELLIPSIS)
+            assert same, f"{document.name} says\n{block.output}\nbut its code prints\n{printed}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
     text = FENCE.sub("", document.read_text(encoding="utf-8"))
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         if "://" not in target:
             assert (document.parent / target).exists(), f"{document.name} links to {target}, which does not exist"
+
+
+def test_the_readme_names_every_wheel_and_leads_to_every_document() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    roadmap = text.index("## Roadmap")
+    for wheel in (path.parent.name for path in ROOT.glob("packages/*/pyproject.toml")):
+        assert f"](packages/{wheel})" in text[:roadmap], f"{wheel} exists, but README.md does not list it"
+    for document in (ROOT / "docs").glob("*.md"):
+        assert f"](docs/{document.name})" in text, f"README.md does not lead to docs/{document.name}"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the nox sessions stand on: the shared environment is made once and never half; a run is what its line says."""
 
+import fcntl
 import json
 import os
 
@@ -210,3 +211,16 @@ def test_the_stamp_records_the_wheels(root):
     ensure(root)
     stamp = json.loads((root / ".nox" / "dev" / devenv.STAMP).read_text())
     assert stamp["names"] == ["turbo-foo"]
+
+
+def test_an_installer_that_outlives_nox_keeps_the_lock(root):
+    """nox was killed, its pip still writes: the next nox must not take the half-made folder away under it."""
+    lock = root / "dev.lock"
+    environment = devenv.DevEnv(root=root)
+    environment.log.parent.mkdir()
+    with devenv._locked(lock) as environment._lock:
+        environment._run(["sh", "-c", "sleep 2 & true"])  # the child of sh stands for the pip left behind
+    with lock.open("w") as handle:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX)  # free once that child has ended

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+
 from turbo_testing import metrics
 from turbo_testing.metrics import assert_close, assert_snr, compute_snr, get_tolerances
 

@@ -132,7 +132,7 @@ class DevEnv:
         return _digest(
             SCHEMA,
             str(self.path),
-            str(self.base_python or sys.executable),
+            self.base_python or sys.base_prefix,  # the same whichever environment nox itself is in
             str(version),
             (self.root / "requirements.txt").read_text(),
         )

@@ -2,6 +2,7 @@
 """No file speaks of one machine or a private registry, and the documents name commands that exist."""
 
 import ast
+import os
 import re
 from pathlib import Path
 
@@ -21,7 +22,7 @@ FORBIDDEN = [
     "/home/" + "[a-z]",
     "/root/" + "[.a-z]",
 ]
-SKIPPED = {".git", ".nox", "dist", "build", "__pycache__", ".venv", "venv"}
+SKIPPED = {"dist", "build", "__pycache__", "venv"}
 TEXT = {
     ".py",
     ".md",
@@ -44,11 +45,9 @@ TEXT = {
 def text_files(*suffixes: str) -> list[Path]:
     wanted = set(suffixes) or TEXT
     found = []
-    for path in ROOT.rglob("*"):
-        parts = path.relative_to(ROOT).parts
-        hidden = any(part.startswith(".") and part != ".ci" for part in parts[:-1])
-        if path.is_file() and not hidden and not SKIPPED & set(parts) and path.suffix in wanted:
-            found.append(path)
+    for folder, subfolders, files in os.walk(ROOT):
+        subfolders[:] = [name for name in subfolders if name == ".ci" or not (name.startswith(".") or name in SKIPPED)]
+        found += [Path(folder, name) for name in files if Path(name).suffix in wanted]
     return sorted(found)
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The pytest plugin, seen from outside: each test runs pytest on a small file in a process of its own."""
 
+import functools
 import os
 import re
 import sys
@@ -15,39 +16,48 @@ pytest_plugins = ("pytester",)
 COMMON = Path(plugin.__file__).parents[1]
 
 
+TORCH = ("torch", "functorch", "triton")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """site(*names) -> a folder with links to the installed packages, less those whose names start with one of names."""
+
+    @functools.cache
+    def make(*names):
+        folder = tmp_path_factory.mktemp("site")  # outside pytester's folder, which is searched for tests
+        for entry in Path(pytest.__file__).parents[1].iterdir():
+            if not entry.name.startswith((*names, "__pycache__")) and not entry.name.endswith(".pth"):
+                (folder / entry.name).symlink_to(entry)
+        return folder
+
+    return make
+
+
 @pytest.fixture
-def run(pytester, monkeypatch):
-    """run(source, *arguments) -> result of pytest on that source, in a fresh process with only our plugin added."""
+def run(pytester, monkeypatch, site):
+    """run(source, *arguments) -> result of pytest on that source, in a fresh process with only our plugin added.
+
+    Without torch and triton unless `lacking` says otherwise: they take seconds to import. `first` goes before all
+    other folders on the path.
+    """
     for name in list(os.environ):
         if name.startswith(("PYTEST_", "TURBO_", "TRITON_INTERPRET")) or name.endswith("_VISIBLE_DEVICES"):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("PYTHONPATH", str(COMMON))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "")
+    launcher = pytester.path / "launcher"  # -S: only our path, not the environment's site-packages
+    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    launcher.chmod(0o755)
 
-    def go(source, *arguments):
+    def go(source, *arguments, lacking=TORCH, first=None, gpus=False):
+        path = [site(*lacking), COMMON] if first is None else [first, site(*lacking), COMMON]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, path)))
+        if not gpus:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+            monkeypatch.setenv("HIP_VISIBLE_DEVICES", "")
         pytester.makepyfile(source)
-        return pytester.runpytest_subprocess("-p", "turbo_testing.plugin", *arguments, timeout=120)
-
-    return go
-
-
-@pytest.fixture
-def without(pytester, monkeypatch, tmp_path_factory):
-    """without(*names): the child sees this environment's packages except those whose file names start with a name."""
-
-    def go(*names):
-        site = Path(pytest.__file__).parents[1]
-        folder = tmp_path_factory.mktemp("site")  # outside pytester's folder, which is searched for tests
-        for entry in site.iterdir():
-            if not entry.name.startswith((*names, "__pycache__")) and not entry.name.endswith(".pth"):
-                (folder / entry.name).symlink_to(entry)
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(COMMON)]))
-        launcher = pytester.path / "launcher"  # -S: only the folder above, not the real site-packages
-        launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
-        launcher.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(launcher))
-        return folder
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", str(launcher))
+            return pytester.runpytest_subprocess("-p", "turbo_testing.plugin", *arguments, timeout=120)
 
     return go
 
@@ -134,14 +144,17 @@ def header(result) -> str:
 
 def test_header_and_interpreter_without_a_gpu(run):
     pytest.importorskip("triton", reason="triton is not installed")
-    result = run("""
+    result = run(
+        """
         import os
 
         def test():
             import triton
             assert os.environ["TRITON_INTERPRET"] == "1"
             assert triton.runtime.interpreter._turbo_testing_patched
-    """)
+    """,
+        lacking=(),
+    )
     assert result.ret == 0
     assert re.fullmatch(r"turbo: CPU; torch \S+; triton \d\S+; interpreter on", header(result))
 
@@ -164,17 +177,15 @@ PURE = """
 """
 
 
-def test_without_torch_and_triton(run, without):
-    without("torch", "functorch", "triton")
+def test_without_torch_and_triton(run):
     result = run(PURE.replace("EXPECTED", "{'torch': False, 'triton': False}"))
     result.assert_outcomes(passed=2, skipped=1)
     assert header(result) == "turbo: CPU; torch none; triton none; interpreter on"
     result.stdout.fnmatch_lines(["1  torch is not installed"])
 
 
-def test_without_triton(run, without):
-    without("triton")
-    result = run(PURE.replace("EXPECTED", "{'torch': True, 'triton': False}"))
+def test_without_triton(run):
+    result = run(PURE.replace("EXPECTED", "{'torch': True, 'triton': False}"), lacking=("triton",))
     result.assert_outcomes(passed=3)
     assert "triton none" in header(result)
 
@@ -199,13 +210,11 @@ manual_seed = lambda value: None
 
 @pytest.mark.parametrize("hip, variable", [("'7.0'", "HIP_VISIBLE_DEVICES"), ("None", "CUDA_VISIBLE_DEVICES")])
 @pytest.mark.parametrize("given, expected", [(None, ["0", "1"]), ("7,5", ["7", "5"])])
-def test_each_worker_takes_one_gpu(run, without, monkeypatch, pytester, hip, variable, given, expected):
+def test_each_worker_takes_one_gpu(run, monkeypatch, tmp_path_factory, pytester, hip, variable, given, expected):
     """Three workers on two GPUs, or on the two that the caller listed; the controller touches no device."""
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
-    folder = without("torch", "functorch", "triton")
+    folder = tmp_path_factory.mktemp("fake")
     (folder / "torch.py").write_text(FAKE_TORCH.replace("VARIABLE", repr(variable)).replace("hip=HIP", f"hip={hip}"))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.delenv("HIP_VISIBLE_DEVICES")
     if given:
         monkeypatch.setenv(variable, given)
     source = f"""
@@ -220,7 +229,7 @@ def test_each_worker_takes_one_gpu(run, without, monkeypatch, pytester, hip, var
         @pytest.mark.gpu(count=2)
         def test_two(): raise AssertionError
     """
-    result = run(source, "-n", "3")
+    result = run(source, "-n", "3", first=folder, gpus=True)
     result.assert_outcomes(passed=12, skipped=1)
     result.stdout.fnmatch_lines(["1  needs 2 GPUs; this process sees 1"])
     assert f"turbo: {len(expected)} GPU(s), one per worker" in result.stdout.str()
@@ -269,10 +278,10 @@ SEEDED = """
 def test_a_test_draws_the_same_numbers_alone_and_in_company(run, pytester):
     pytest.importorskip("torch")
     drawn = pytester.path / "drawn"
-    run(SEEDED)
+    run(SEEDED, lacking=("triton",))
     together = drawn.read_text().splitlines()
     drawn.unlink()
-    run(SEEDED, "-k", "2")
+    run(SEEDED, "-k", "2", lacking=("triton",))
     assert len(together) == 3
     assert drawn.read_text().splitlines() == together[2:]
     assert len({line.split(" ", 1)[1] for line in together}) == 3

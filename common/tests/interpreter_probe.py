@@ -57,6 +57,8 @@ def binary_kernel(x, y, out, n, OP: tl.constexpr, BLOCK: tl.constexpr):
         r = tl.fma(a, b, b)
     elif OP == "clamp":
         r = tl.clamp(a, -b, b)
+    elif OP == "clamp and keep NaN":
+        r = tl.clamp(a, -b, b, propagate_nan=tl.PropagateNan.ALL)
     tl.store(out + i, r, mask=i < n)
 
 

@@ -33,6 +33,12 @@ def fails_on_one(rank, world_size):
     dist.barrier()
 
 
+def fails_while_the_other_sleeps(rank, world_size):
+    if rank == 0:
+        raise ValueError("at once")
+    time.sleep(120)
+
+
 def dies(rank, world_size):
     if rank == 0:
         os._exit(7)
@@ -77,6 +83,13 @@ def test_exception_keeps_rank_traceback_and_cause():
     assert caught.value.rank == 1
     assert isinstance(caught.value.__cause__, KeyError)
     assert "in fails_on_one" in str(caught.value) and "the wrong one" in str(caught.value)
+
+
+def test_a_failure_does_not_wait_for_the_others():
+    start = time.monotonic()
+    with pytest.raises(RankError, match="at once"):
+        run_ranks(fails_while_the_other_sleeps, 2, timeout=100)
+    assert time.monotonic() - start < 30
 
 
 def test_a_dead_rank_is_named_with_its_exit_code():

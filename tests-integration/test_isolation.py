@@ -6,20 +6,26 @@ that whatever a wheel needs beyond the wheels built here would be an error. The 
 build environment, which proves the build requirements, and what comes out is installed the same way.
 
 Torch is not installed into each of them. The distributions of torch's own dependency tree, without triton, are linked
-into one folder; a `.pth` file adds that folder to a clean environment for the tests that need torch.
+into one folder, and the tests that need torch put that folder on the path of the clean environment's Python.
+
+Under pytest-xdist the workers share what is built: whoever needs an artefact or an environment first makes it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,8 +33,6 @@ from packaging.requirements import Requirement
 
 from tools import wheelhouse
 from tools.monorepo import Wheel, normalised, wheels
-
-pytestmark = pytest.mark.xdist_group("isolation")  # one worker builds once
 
 FORMS = ("wheel", "sdist")
 each_artefact = pytest.mark.parametrize("form", FORMS)
@@ -39,23 +43,26 @@ class CleanEnvironment:
     """A Python with nothing but one wheel and the wheels that it depends on."""
 
     def __init__(self, path: Path) -> None:
-        venv.create(path, with_pip=False)
         self.path = path
         self.python = path / "bin" / "python"
         self.outside = path / "elsewhere"  # the working directory of all that runs here: not the tree
-        self.outside.mkdir()
+        self.variables: dict[str, str] = {}
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         self.site_packages = path / "lib" / version / "site-packages"
 
-    def install(self, requirement: str, *folders: Path) -> None:
-        links = [argument for folder in folders for argument in ("--find-links", str(folder))]
-        pip(f"--python={self.python}", "install", "--no-index", *links, requirement)
+    def make(self) -> None:
+        venv.create(self.path, with_pip=False)
+        self.outside.mkdir()
+
+    def install(self, requirement: str, folder: Path) -> None:
+        pip(f"--python={self.python}", "install", "--no-index", "--find-links", str(folder), requirement)
 
     def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
         environment = {
             "PATH": str(self.path / "bin"),  # no git, no compiler, no rocm-smi
             "HOME": str(self.outside),
             "LANG": "C.UTF-8",
+            **self.variables,
             **variables,
         }
         command = [str(self.python), *arguments]
@@ -68,7 +75,7 @@ class CleanEnvironment:
 
     def smoke(self, package: Wheel) -> str:
         """The wheel's smoke test, from a copy outside the tree."""
-        copy = self.outside / "smoke.py"
+        copy = self.outside / f"smoke-{os.getpid()}.py"
         copy.write_text((package.path / "tests" / "smoke.py").read_text())
         return self.output(str(copy)).splitlines()[-1]
 
@@ -80,46 +87,65 @@ def pip(*arguments: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory) -> dict[str, wheelhouse.Built]:
-    """All wheels and sdists of the repository, built once, in one folder."""
-    out = tmp_path_factory.mktemp("dist")
-    return {package.name: wheelhouse.build(package, out, isolated=False) for package in wheels()}
+def shared(tmp_path_factory) -> Path:
+    """A folder that all workers of this run see."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "isolation"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@contextlib.contextmanager
+def made_once(folder: Path) -> Iterator[bool]:
+    """True for the first process that comes here, which makes `folder`; the others wait, and go without."""
+    done = folder.with_name(folder.name + ".done")
+    with folder.with_name(folder.name + ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        first = not done.exists()
+        if first:
+            shutil.rmtree(folder, ignore_errors=True)  # of a process that failed on the way
+        yield first
+        done.touch()
 
 
 @pytest.fixture(scope="session")
-def dist(built) -> Path:
-    return next(iter(built.values())).wheel.parent
+def dist(shared) -> Path:
+    """All wheels and sdists of the repository, in one folder."""
+    folder = shared / "dist"
+    with made_once(folder) as first:
+        if first:
+            for package in wheels():
+                wheelhouse.build(package, folder, isolated=False)
+    return folder
 
 
 @pytest.fixture(scope="session")
-def environments(built, dist, tmp_path_factory) -> dict[tuple[str, str], CleanEnvironment]:
-    """One clean environment per wheel and form, made when it is first asked for."""
+def built(dist) -> dict[str, wheelhouse.Built]:
+    return {package.name: wheelhouse.find(package, dist) for package in wheels()}
 
-    class Made(dict):
-        def __missing__(self, key: tuple[str, str]) -> CleanEnvironment:
-            name, form = key
-            folder = tmp_path_factory.mktemp(f"{name}-{form}")
-            environment = CleanEnvironment(folder / "env")
-            folders = [dist]
-            if form == "sdist":
-                from_sdist = folder / "from-sdist"
-                pip("wheel", "--no-deps", "--no-cache-dir", "--wheel-dir", str(from_sdist), str(built[name].sdist))
-                (wheel,) = from_sdist.glob("*.whl")
-                needed = [Requirement(text).name for text in built[name].package.requirements]
-                for requirement in needed:
-                    environment.install(requirement, dist)
-                environment.install(str(wheel), dist)
-            else:
-                environment.install(f"{name}=={built[name].package.version}", *folders)
-            self[key] = environment
-            return environment
 
-    return Made()
+def install_from_sdist(environment: CleanEnvironment, artefacts: wheelhouse.Built, dist: Path) -> None:
+    """As pip would, but with the dependencies from `dist`, and only the build requirements from an index."""
+    out = environment.path / "from-sdist"
+    pip("wheel", "--no-deps", "--no-cache-dir", "--wheel-dir", str(out), str(artefacts.sdist))
+    for requirement in artefacts.package.requirements:
+        environment.install(Requirement(requirement).name, dist)
+    (wheel,) = out.glob("*.whl")
+    environment.install(str(wheel), dist)
 
 
 @pytest.fixture
-def environment(package, form, environments) -> CleanEnvironment:
-    return environments[package.name, form]
+def environment(package, form, shared, built, dist) -> CleanEnvironment:
+    """The clean environment of one wheel in one form."""
+    environment = CleanEnvironment(shared / f"{package.name}-{form}")
+    with made_once(environment.path) as first:
+        if first:
+            environment.make()
+            if form == "wheel":
+                environment.install(f"{package.name}=={package.version}", dist)
+            else:
+                install_from_sdist(environment, built[package.name], dist)
+    return environment
 
 
 @pytest.fixture(scope="session")
@@ -152,12 +178,10 @@ def torch_alone(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def with_torch(environment, torch_alone):
-    """The clean environment, which sees torch for the time of the test."""
-    link = environment.site_packages / "torch-alone.pth"
-    link.write_text(f"{torch_alone}\n")
-    yield environment
-    link.unlink()
+def with_torch(environment, torch_alone) -> CleanEnvironment:
+    """The clean environment, which sees torch as well."""
+    environment.variables["PYTHONPATH"] = str(torch_alone)
+    return environment
 
 
 # The artefacts
@@ -289,6 +313,7 @@ def test_a_broken_wheel_is_found(broken, built):
 
 def test_the_clean_environment_is_clean(tmp_path):
     environment = CleanEnvironment(tmp_path / "env")
+    environment.make()
     assert environment.output("-c", "import shutil; print(shutil.which('git'))").strip() == "None"
     for name in ("pip", "turbo_core", "torch", "pytest"):
         done = environment.run("-c", f"import {name}")

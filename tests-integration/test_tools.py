@@ -184,11 +184,11 @@ def test_workers_follow_the_machine_unless_told(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(testing, "devices", lambda python: [])
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
-    assert testing.workers("python", []) == (["-n", "4", "--dist", "loadgroup"], {"OMP_NUM_THREADS": "1"})
-    assert testing.workers("python", ["-n", "8"]) == (["--dist", "loadgroup"], {})
+    assert testing.workers("python", []) == (["-n", "4", "--dist", "worksteal"], {"OMP_NUM_THREADS": "1"})
+    assert testing.workers("python", ["-n", "8"]) == (["--dist", "worksteal"], {})
     assert testing.workers("python", ["-n8", "--dist=load"]) == ([], {})
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    assert testing.workers("python", []) == (["--dist", "loadgroup"], {})
+    assert testing.workers("python", []) == (["--dist", "worksteal"], {})
     monkeypatch.setattr(testing, "devices", lambda python: [MI355X] * 8)
     assert testing.workers("python", [])[0][:2] == ["-n", "8"]
 

@@ -42,19 +42,19 @@ def devices(python: str) -> list[Device]:
 def workers(python: str, arguments: list[str]) -> tuple[list[str], dict[str, str]]:
     """pytest-xdist's options and the environment that goes with them.
 
-    One worker per GPU, or one per core without a GPU, unless the arguments say otherwise. Tests of one xdist group
-    (those that share a costly fixture) stay on one worker.
+    One worker per GPU, or one per core without a GPU, unless the arguments say otherwise. Work is stolen, since tests
+    take from a millisecond to many seconds.
     """
-    grouped = [] if _has(arguments, "--dist") else ["--dist", "loadgroup"]
+    schedule = [] if _has(arguments, "--dist") else ["--dist", "worksteal"]
     if _has(arguments, "-n", "--numprocesses", "--pdb", "-s", "--collect-only", "--co", "--dist-only"):
-        return grouped, {}
+        return schedule, {}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = len(devices(python))
     count = gpus or min(cores, MOST_CPU_WORKERS)
     if count < 2:
-        return grouped, {}
+        return schedule, {}
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // count))}
-    return ["-n", str(count), *grouped], threads
+    return ["-n", str(count), *schedule], threads
 
 
 def names_tests(arguments: list[str]) -> bool:

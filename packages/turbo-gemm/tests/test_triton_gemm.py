@@ -343,9 +343,7 @@ def test_every_shape_has_a_row_that_fits(facts, operand_bytes, regular, out_byte
     for M in sizes:
         for N in sizes:
             for K in (1, 255, 8192):
-                tile = choose_tile(
-                    M, N, K, facts, operand_bytes, loads=loads, out_bytes=out_bytes, regular=regular
-                )
+                tile = choose_tile(M, N, K, facts, operand_bytes, loads=loads, out_bytes=out_bytes, regular=regular)
                 assert lds_bytes(tile, facts.arch, operand_bytes, out_bytes) <= facts.lds_bytes
                 whole = M % tile.block_m == N % tile.block_n == K % tile.block_k == 0
                 assert tile.needs == "any" or (regular and (tile.needs == "regular" or whole))
@@ -364,7 +362,7 @@ def test_unknown_devices_have_rows():
 
 @pytest.mark.parametrize("facts", FACTS, ids=lambda f: f.arch)
 def test_the_model_prefers_large_tiles_for_large_shapes_and_small_for_small(facts):
-    large = choose_tile(8192, 8192, 8192, facts)
+    large = choose_tile(32768, 32768, 8192, facts)
     small = choose_tile(256, 256, 4096, facts)
     assert large.block_m * large.block_n == max(t.block_m * t.block_n for t in rows_for(facts, 2, loads="pointer"))
     assert small.block_m * small.block_n < large.block_m * large.block_n

@@ -67,7 +67,7 @@ def matmul(
 
 
 def _signature(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
-    """What a plan may depend on. The storage's size is in it because Triton on AMD compiles another kernel past 2 GiB."""
+    """What a plan may depend on; the storage's size too, for Triton on AMD compiles another kernel past 2 GiB."""
     if tensor is None:
         return None
     return (
@@ -159,7 +159,7 @@ def _make_plan(
         plan.desc_a = _descriptor((M, K), stored_a, block_m, block_k)
         plan.desc_b = _descriptor((K, N), stored_b, block_k, block_n)
         strides_a = strides_b = (1, 1)  # unused: a constant, so that they cause no further compilations
-        # C goes through pointers when the old C is read (a second buffer would not fit) or its rows are not unit-stride.
+        # C goes through pointers when the old C is read (no room for a second buffer) or its rows are not unit-stride.
         stored_c = _stored_layout((M, N), strides_c, out_dtype.itemsize, out.data_ptr() if out is not None else 0)
         if not accumulate and stored_c is not None and not stored_c[0]:
             plan.desc_c = _descriptor((M, N), stored_c, block_m, block_n // tile.subtile)
@@ -222,7 +222,8 @@ def _check(
         return
     if out.shape != (M, N) or out.dtype != out_dtype or out.device != a.device:
         raise UnsupportedError(
-            f"gemm: out is {tuple(out.shape)} {out.dtype} on {out.device}: ({M}, {N}) {out_dtype} on {a.device} is needed"
+            f"gemm: out is {tuple(out.shape)} {out.dtype} on {out.device}: "
+            f"({M}, {N}) {out_dtype} on {a.device} is needed"
         )
     if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
         raise UnsupportedError(
@@ -274,8 +275,8 @@ def _regular(
 def _descriptor(shape: tuple[int, int], stored: tuple[bool, int], rows: int, cols: int) -> dict[str, Any]:
     """A descriptor's fields but the tensor."""
     transposed, stride = stored
-    fields = dict(TensorDescriptor.__dataclass_fields__)
-    defaults = {name: f.default for name, f in fields.items() if name not in ("base", "shape", "strides", "block_shape")}
+    given = ("base", "shape", "strides", "block_shape")
+    defaults = {name: f.default for name, f in TensorDescriptor.__dataclass_fields__.items() if name not in given}
     if transposed:
         return dict(shape=[shape[1], shape[0]], strides=[stride, 1], block_shape=[cols, rows], **defaults)
     return dict(shape=[shape[0], shape[1]], strides=[stride, 1], block_shape=[rows, cols], **defaults)

@@ -17,7 +17,7 @@ from typing import Any
 
 from turbo_core.device import arch_facts
 from turbo_gemm.triton.gemm_kernel import gemm_kernel
-from turbo_gemm.triton.gemm_tiles import TABLE, Tile, group_rows
+from turbo_gemm.triton.gemm_tiles import TABLE, Tile, group_rows, lds_bytes
 
 __all__ = ["AuditRecord", "audit_configs", "tile_records"]
 
@@ -35,6 +35,7 @@ class AuditRecord:
         arch: gfx942 or gfx950.
         signature, constexprs, attrs: as `triton.compiler.ASTSource` takes them.
         options: launch options.
+        lds_estimate: what the table's model reckons the launch takes of LDS, at most.
     """
 
     kernel: Any
@@ -44,6 +45,7 @@ class AuditRecord:
     constexprs: dict[str, Any]
     attrs: dict[tuple[int, ...], list[list[Any]]]
     options: dict[str, Any]
+    lds_estimate: int
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,12 @@ _FULL = (
 )
 
 
-def audit_configs(arch: str, *, full: bool = True) -> Iterator[AuditRecord]:
-    """Every launch form of every row of `arch` ("gfx942" or "gfx950")."""
-    for (target, operand_bytes), rows in TABLE.items():
-        if target == arch:
+def audit_configs(arch: str, *, full: bool = True, operand_bytes: int | None = None) -> Iterator[AuditRecord]:
+    """Every launch form of every row of `arch` ("gfx942" or "gfx950"), of both operand sizes or one."""
+    for (target, size), rows in TABLE.items():
+        if target == arch and operand_bytes in (None, size):
             for tile in rows:
-                yield from tile_records(tile, arch, operand_bytes, full=full)
+                yield from tile_records(tile, arch, size, full=full)
 
 
 def tile_records(tile: Tile, arch: str, operand_bytes: int, *, full: bool = True) -> Iterator[AuditRecord]:
@@ -100,12 +102,12 @@ def tile_records(tile: Tile, arch: str, operand_bytes: int, *, full: bool = True
         for pair in pairs:
             for layout, form in product(LAYOUTS, _FULL):
                 if _launched(tile, layout, form):
-                    yield _record(tile, arch, pair, layout, form)
+                    yield _record(tile, arch, operand_bytes, pair, layout, form)
         return
     wanted = _FULL if tile.needs == "whole" else _QUICK
     forms = [form for form in wanted if _launched(tile, "NN", form)]
     for index, form in enumerate(forms):  # layouts and dtypes in turn
-        yield _record(tile, arch, pairs[index % len(pairs)], LAYOUTS[index % 3], form)
+        yield _record(tile, arch, operand_bytes, pairs[index % len(pairs)], LAYOUTS[index % 3], form)
 
 
 def _launched(tile: Tile, layout: str, form: _Form) -> bool:
@@ -115,7 +117,7 @@ def _launched(tile: Tile, layout: str, form: _Form) -> bool:
     return tile.needs == "any" or (regular and (tile.needs == "regular" or not edges))
 
 
-def _record(tile: Tile, arch: str, pair: tuple[str, str], layout: str, form: _Form) -> AuditRecord:
+def _record(tile: Tile, arch: str, operand_bytes: int, pair: tuple[str, str], layout: str, form: _Form) -> AuditRecord:
     c_dtype = form.c_dtype or pair[0]
     a_first, b_first = layout[0] == "T", layout[1] == "T"
     unit_stride = {
@@ -168,8 +170,7 @@ def _record(tile: Tile, arch: str, pair: tuple[str, str], layout: str, form: _Fo
             and not (form.mask_mn and name in ("M", "N"))
             and not (form.mask_k and name == "K")
         }
-    options = dict(
-        num_warps=tile.num_warps, num_stages=tile.num_stages, enable_fp_fusion=True, **dict(tile.options)
-    )
+    options = dict(num_warps=tile.num_warps, num_stages=tile.num_stages, enable_fp_fusion=True, **dict(tile.options))
     name = f"{tile.name} {pair[0]}x{pair[1]}->{c_dtype} {layout} {form.name}"
-    return AuditRecord(gemm_kernel, name, arch, signature, constexprs, attrs, options)
+    estimate = lds_bytes(tile, arch, operand_bytes, out_bytes=4 if c_dtype == "fp32" else 2)
+    return AuditRecord(gemm_kernel, name, arch, signature, constexprs, attrs, options, estimate)

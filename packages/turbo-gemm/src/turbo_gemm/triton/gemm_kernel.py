@@ -141,14 +141,14 @@ def gemm_kernel(
 
         C[m, n] = round(sum_k A[m, k] * B[k, n]  + bias[n]  + (C[m, n] if ACCUMULATE))
 
-    a      [M, K]  fp16, bf16 or fp32; strides (stride_am, stride_ak), any, in elements. With DESC_AB a tensor descriptor
-                   of [M, K] (block [BLOCK_M, BLOCK_K]), or of the stored [K, M] (block [BLOCK_K, BLOCK_M]) when A_T.
+    a      [M, K]  fp16, bf16 or fp32; strides (stride_am, stride_ak), any, in elements. With DESC_AB a descriptor of
+                   [M, K] (block [BLOCK_M, BLOCK_K]), or of the stored [K, M] (block [BLOCK_K, BLOCK_M]) when A_T.
     b      [K, N]  likewise; with DESC_AB a descriptor of [K, N], or of the stored [N, K] when B_T.
     c      [M, N]  fp16, bf16 or fp32; any strides. With DESC_C a descriptor, block [BLOCK_M, BLOCK_N / SUBTILE].
     bias   [N]     any of the three dtypes, any stride; or None.
 
     Accumulation: float32, k ascending in steps of BLOCK_K; bias and the old C are added in float32; one rounding.
-    16-bit operands of one dtype go to the matrix units as they are; float32 operands and (UPCAST) operands of two dtypes
+    16-bit operands of one dtype go to the matrix units as they are; float32 operands and (UPCAST) those of two dtypes
     are multiplied as float32 with input_precision="ieee", never tf32 or xf32.
     Offsets are 64-bit: tensors may hold more than 2**31 elements. Past the edge of A and B zeros are read, from both,
     so a NaN or infinity beyond K of one operand never meets the other.
@@ -206,8 +206,9 @@ def gemm_kernel(
         tile_m, tile_n = tile_position(done, num_tiles, tiles_m, tiles_n, GROUP_M, XCDS)
         row0 = tile_m * BLOCK_M
         col0 = tile_n * BLOCK_N
-        # Always 0 (2**30 tiles would be more of C than memory holds), but the compiler cannot know, so it does not compute
-        # the offsets of C's elements before the loops and hold them in registers all along (32 of 256 at 256x256 on AMD).
+        # Always 0 (2**30 tiles would be more of C than memory holds), but the compiler cannot know. Without it, it
+        # computes the offsets of C's elements before the loops and holds them in registers all along: 32 of the 256
+        # at 256x256 on AMD, which then spill.
         zero = (done // 1073741824) * 16
         if SUBTILE == 2:
             left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, SUB_N)), (0, 2, 1)))

@@ -98,8 +98,8 @@ TABLE: dict[tuple[str, int], tuple[Tile, ...]] = {
         Tile(64, 64, 32, 4, 2, "small C; fits 48 KiB", measured=0.6),
     ),
     ("nvidia", 4): (Tile(64, 64, 16, 4, 2, "fits 48 KiB", measured=1.0),),
-    # AMD: no such device here. Rows are the largest that the audit (triton 3.9) passes: 256x256 holds 128 accumulators a
-    # lane of the 256 registers that 8 warps leave it, so there is no room for the masks and addresses of edges.
+    # AMD: no such device here. Rows are the largest that the audit (triton 3.9) passes: 256x256 holds 128 accumulators
+    # a lane of the 256 registers that 8 warps leave it, so there is no room for the masks and addresses of edges.
     # matrix_instr_nonkdim=16: 32 spilled 27 and more at 256x256. kpack=2 (gfx942): spilled 9 to 15 at 256x256x32.
     ("gfx950", 2): (
         Tile(256, 256, 32, 8, 3, "99 KiB of LDS; at 256x256x64, 2 stages, 16 to 25 registers spilled; C in one piece "
@@ -146,7 +146,7 @@ TABLE: dict[tuple[str, int], tuple[Tile, ...]] = {
 # fmt: on
 
 # Per compute unit and clock: multiply-adds of the matrix units (16-bit, float32), bytes from L2, bytes from LDS.
-# Source: CDNA3 and CDNA4 white papers (peak rate / units / clock; 64-byte L1 line a clock; LDS read width doubled in CDNA4).
+# Source: CDNA3 and CDNA4 white papers (peak rate / units / clock; 64-byte L1 line a clock; LDS reads doubled in CDNA4).
 _RATES = {"gfx942": (1024, 128, 64, 128), "gfx950": (2048, 128, 64, 256), "amd": (512, 128, 64, 128)}
 
 

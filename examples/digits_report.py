@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Comparing and showing the two runs of `train_digits`.
 
-The runs agree when all of this holds, with a tolerance of 1e-2 for bf16 and 1e-3 for fp32:
+The runs agree when all of this holds, with a tolerance of 1e-2 for bf16 and 2e-3 for fp32:
 
 * For the first batch, when the weights are still the same, the gradient of every parameter has a relative L2
   difference within the tolerance. (Measured on a CPU over 60 seeds: at most 7e-4 in bf16, 2e-7 in fp32.)
 * Every point of the loss curve (the mean over at least 128 consecutive samples) agrees within rtol = atol = the
   tolerance. Two correct bf16 GEMMs may round a result to neighbouring values, 2**-8 apart, so the runs drift apart
-  by themselves; at the learning rate of the example, which keeps the descent smooth, the drift took at most 0.36 of
-  the tolerance (CPU, 30 seeds, 220 steps, bf16), while weight gradients wrong by 2 % take 1.7 times of it. Single
+  by themselves; at the learning rate of the example, which keeps the descent smooth, the drift took at most 0.2 of
+  the tolerance (CPU, 30 seeds, 220 steps), while weight gradients wrong by 2 % take 1.6 times of it or more. Single
   steps of a few samples are not points: their loss moves by more when one sample changes sides.
 * The test accuracies are within one percentage point.
 * The loss fell: two models that learn nothing agree too.
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-TOLERANCE = {"bf16": 1e-2, "fp32": 1e-3}  # of gradients (relative) and loss points (rtol and atol)
+TOLERANCE = {"bf16": 1e-2, "fp32": 2e-3}  # of gradients (relative) and loss points (rtol and atol)
 ACCURACY_TOLERANCE = 0.01
 POINT_SAMPLES = 128
 

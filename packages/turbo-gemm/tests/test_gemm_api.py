@@ -214,7 +214,7 @@ def test_tuning_key_holds_the_architecture():
 
 @pytest.mark.parametrize("setting", ["default", "named", "auto-tuned"])
 def test_dispatch_adds_less_than_3_microseconds(monkeypatch, setting):
-    """Warm, over calling the backend directly; the quietest of many short rounds, since the machine has other work."""
+    """Warm, over calling the backend directly, in this thread's own time: the machine has other work."""
 
     class Nothing(TorchBackend):
         @classmethod
@@ -233,13 +233,13 @@ def test_dispatch_adds_less_than_3_microseconds(monkeypatch, setting):
     call = base_call()
 
     def microseconds(function):
-        started = time.perf_counter()
-        for _ in range(500):
+        started = time.thread_time()
+        for _ in range(2000):
             function(call)
-        return (time.perf_counter() - started) / 500 * 1e6
+        return (time.thread_time() - started) / 2000 * 1e6
 
     for _ in range(3):
         microseconds(GemmDispatcher.dispatch)
-    rounds = [(microseconds(GemmDispatcher.dispatch), microseconds(Nothing.execute)) for _ in range(60)]
+    rounds = [(microseconds(GemmDispatcher.dispatch), microseconds(Nothing.execute)) for _ in range(20)]
     added = min(dispatched for dispatched, _ in rounds) - min(direct for _, direct in rounds)
     assert added < 3.0, f"median {statistics.median(d for d, _ in rounds):.2f} us a dispatched call"

@@ -69,17 +69,17 @@ def arch_facts(arch: str) -> DeviceFacts:
 
 def device_facts(device: torch.device | str | int | None = None) -> DeviceFacts:
     """Facts of ``device``; of the current CUDA/HIP device, else the CPU, when it is None."""
-    torch = require_torch()
-    where: Any = device
-    if not isinstance(where, torch.device):
-        where = torch.device(where if where is not None else ("cuda" if torch.cuda.is_available() else "cpu"))
+    where: Any = device  # only a device with its index, or the CPU, is ever a key
     known = _facts.get(where)
     return _find(where) if known is None else known
 
 
-def _find(device: torch.device) -> DeviceFacts:
-    """Facts of a device that is not in the table yet, or was given without its index."""
+def _find(where: torch.device | str | int | None) -> DeviceFacts:
+    """Facts of a device that is not in the table yet, or was given in another form."""
     torch = require_torch()
+    if where is None:
+        where = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(where)
     if device.type == "cpu":
         found = _NOMINAL[_simulated[-1]] if _simulated else _CPU
     elif device.type != "cuda":

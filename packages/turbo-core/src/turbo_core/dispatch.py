@@ -220,5 +220,4 @@ class AutoKernelDispatcher(ABC):
         if impl is None or impl.why_not(call) is not None:
             cls.cache.discard(key)
             return None
-        source = "from file" if entry.loaded else f"{entry.milliseconds:.3f} ms"
-        return Decision(entry.backend, impl, f"auto-tuned winner ({source})")
+        return Decision(entry.backend, impl, entry.reason)

@@ -96,8 +96,9 @@ def test_bias(dtype, bias_dtype, device):
 
 
 @dtypes
-@layouts
-@pytest.mark.parametrize("M, N, K", [(129, 127, 255), (128, 256, 128)])
+@pytest.mark.parametrize(
+    "M, N, K, trans_a, trans_b", [(129, 127, 255, False, True), (128, 256, 128, True, False)], ids=["NT", "TN"]
+)
 @pytest.mark.parametrize("out_dtype", DTYPES, ids=CASES.DTYPES)
 def test_accumulate(M, N, K, dtype, trans_a, trans_b, out_dtype, device):
     a, b = operands(M, N, K, dtype, device, trans_a, trans_b)
@@ -109,12 +110,11 @@ def test_accumulate(M, N, K, dtype, trans_a, trans_b, out_dtype, device):
 
 
 def test_accumulate_rounds_once(device):
-    """1024 + 0.25 is a tie between bf16 numbers only if the product was rounded to 0 or the sum made in bf16."""
+    """256 + (1 + 2**-8): bf16 has 256 and 258, so 258; a product rounded to bf16 first is 1, and 257 ties to 256."""
     old = torch.full((16, 16), 256.0, dtype=torch.bfloat16, device=device)
-    a = torch.full((16, 16), 0.0625, dtype=torch.bfloat16, device=device)
-    b = torch.full((16, 16), 1.0078125, dtype=torch.bfloat16, device=device)
-    # the product is 1.0078125; 257.0078125 lies above the tie 257 of bf16's 256 and 258, so it rounds to 258
-    # and a product rounded to bf16 first, 1.0078125 too, still gives 258: what fails is a sum in bf16 of 1.0
+    a = torch.zeros(16, 16, dtype=torch.bfloat16, device=device)
+    a[:, 0], a[:, 1] = 1.0, 2.0**-8
+    b = torch.ones(16, 16, dtype=torch.bfloat16, device=device)
     out = matmul(a, b, out=old, accumulate=True)
     assert torch.equal(out, torch.full_like(out, 258.0))
 

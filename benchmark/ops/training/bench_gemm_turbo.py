@@ -90,7 +90,11 @@ def poison(*like: Tensor) -> None:
 
 
 def check(shape: GemmShape, inputs: Inputs) -> str | None:
-    """What is wrong with y, dx or dw against float64; None when all is right."""
+    """What is wrong with y, dx or dw against float64; None when all is right.
+
+    Each is compared in units of its own root mean square: the inputs are of order one, so a sum of 128256 products is
+    of order 358, and what float32 loses on the way to an element that cancels is no fault of the kernel.
+    """
     x, w, dy = inputs.x, inputs.w, inputs.dy
     poison(dy)
     y = gemm(x, w, trans_b=True)
@@ -107,7 +111,8 @@ def check(shape: GemmShape, inputs: Inputs) -> str | None:
             if not actual.isfinite().all():
                 return f"{name} holds NaN or infinity, or was not written everywhere"
             try:
-                metrics.assert_close(actual[rows], reference, dtype=x.dtype, what=name)
+                unit = reference.square().mean().sqrt()
+                metrics.assert_close(actual[rows].double() / unit, reference / unit, dtype=x.dtype, what=name)
             except AssertionError as error:
                 return str(error)
     return None

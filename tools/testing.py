@@ -117,7 +117,7 @@ def arch_plan(arch: str, found: list[Device], arguments: list[str] | None = None
         here = ", ".join(sorted({f"{device.name} ({device.arch})" for device in found})) or "no GPU"
         line = (
             f"{arch}: no such card here ({here}) and no simulator yet: the kernels are compiled for {arch} and "
-            f"audited, and the op tests run in Triton's interpreter on CPU tensors that stand for {arch}"
+            f"audited, and the op tests run on the CPU, Triton's in its interpreter with the choices made for {arch}"
         )
         options = ["-p", "tools.arch_plugin"]
         environment = {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "", "TURBO_TEST_ARCH": arch}

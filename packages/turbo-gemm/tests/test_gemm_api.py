@@ -19,6 +19,7 @@ from turbo_core import (
     trace_dispatch,
     why_no_triton,
 )
+from turbo_gemm.pytorch.kernels.blas_settings import promised_blas
 from turbo_gemm.pytorch.kernels.gemm_impl import GemmCall, GemmDispatcher, TorchBackend
 from turbo_testing.metrics import assert_close
 
@@ -209,9 +210,55 @@ def test_tuning_key_holds_the_architecture():
     assert len(set(keys)) == 3
 
 
+# --- torch's BLAS ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def blas_library(monkeypatch):
+    """torch's preferred BLAS library, settable without a GPU."""
+    state = ["cublas"]
+
+    def preferred(name=None):
+        if name is not None:
+            state[0] = name
+        return state[0]
+
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", preferred)
+    return preferred
+
+
+@pytest.mark.parametrize("hip", [None, "7.0"])
+@pytest.mark.parametrize(
+    ("dtype", "switch"),
+    [
+        (torch.bfloat16, "allow_bf16_reduced_precision_reduction"),
+        (torch.float16, "allow_fp16_reduced_precision_reduction"),
+    ],
+)
+def test_blas_sums_in_float32_and_the_users_settings_come_back(monkeypatch, blas_library, hip, dtype, switch):
+    """What the HIPBLASLT backend sets around its calls, also when the call fails."""
+    matmul = torch.backends.cuda.matmul
+    monkeypatch.setattr(torch.version, "hip", hip)
+    before = getattr(matmul, switch)
+    try:
+        for value in (True, False):
+            setattr(matmul, switch, value)
+            with pytest.raises(RuntimeError, match="inside"), promised_blas(dtype):
+                assert getattr(matmul, switch) is False
+                assert blas_library() == ("cublas" if hip is None else "hipblaslt")
+                raise RuntimeError("inside")
+            assert getattr(matmul, switch) is value
+            assert blas_library() == "cublas"
+    finally:
+        setattr(matmul, switch, before)
+
+
 # --- what the choice costs ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the limit is for CI; benchmark/core prints yours"
+)
 @pytest.mark.parametrize("setting", ["default", "named", "auto-tuned"])
 def test_dispatch_adds_less_than_3_microseconds(monkeypatch, setting):
     """Warm, over calling the backend directly, in this thread's own time: the machine has other work."""

@@ -7,8 +7,7 @@ Shape suffixes: M rows of C, N columns of C, K contraction.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +21,7 @@ from turbo_core import (
     why_no_triton,
 )
 from turbo_core.device import simulated_arch_name
+from turbo_gemm.pytorch.kernels.blas_settings import promised_blas
 from turbo_gemm.pytorch.kernels.reference import gemm_reference
 
 __all__ = ["GemmCall", "GemmDispatcher", "run"]
@@ -78,7 +78,7 @@ class HipblasltBackend(KernelBackend):
     @classmethod
     def execute(cls, call: GemmCall) -> torch.Tensor:
         a_MK, b_KN = call.operands()
-        with _prefer_hipblaslt():
+        with promised_blas(call.a.dtype):
             if call.out is not None:
                 return _addmm(call.out, a_MK, b_KN, call.out_dtype, out=call.out)
             if call.bias is not None:
@@ -106,20 +106,6 @@ def _addmm(
 def _has_float32_output() -> bool:
     """Whether this torch multiplies 16-bit operands into float32 (2.8 and newer)."""
     return hasattr(torch.ops.aten.mm, "dtype") and hasattr(torch.ops.aten.addmm, "dtype_out")
-
-
-@contextmanager
-def _prefer_hipblaslt() -> Iterator[None]:
-    """hipBLASLt for the calls inside, on ROCm; the user's preference is put back afterwards."""
-    if torch.version.hip is None:
-        yield
-        return
-    before = torch.backends.cuda.preferred_blas_library()
-    torch.backends.cuda.preferred_blas_library("hipblaslt")
-    try:
-        yield
-    finally:
-        torch.backends.cuda.preferred_blas_library(before)
 
 
 class TritonBackend(KernelBackend):

@@ -63,10 +63,11 @@ class DevEnv:
         self.path = root / ".nox" / f"dev{suffix}"
         self.log = root / ".nox" / f"dev{suffix}.log"
         self.python = self.path / "bin" / "python"
+        self._lock: int | None = None
 
     def ensure(self) -> Path:
         self.path.parent.mkdir(exist_ok=True)
-        with _locked(self.path.with_suffix(".lock")):
+        with _locked(self.path.with_suffix(".lock")) as self._lock:
             stamp = self._read_stamp()
             want = {"base": self._base_digest(), "wheels": self._wheels_digest()}
             if stamp.get("base") != want["base"]:
@@ -131,7 +132,7 @@ class DevEnv:
         return _digest(
             SCHEMA,
             str(self.path),
-            str(self.base_python or sys.executable),
+            self.base_python or sys.base_prefix,  # the same whichever environment nox itself is in
             str(version),
             (self.root / "requirements.txt").read_text(),
         )
@@ -165,7 +166,12 @@ class DevEnv:
         with self.log.open("a") as log:
             print("$", *command, file=log, flush=True)
             code = subprocess.run(
-                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.root
+                command,
+                cwd=self.root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=() if self._lock is None else (self._lock,),  # an installer that outlives nox keeps the lock
             ).returncode
         if code:
             self._fail(command, code)
@@ -213,8 +219,8 @@ def _digest(*parts: str) -> str:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process at a time makes an environment; a second nox waits for it. The lock dies with its holder."""
+def _locked(path: Path) -> Iterator[int]:
+    """One process at a time makes an environment; a second nox waits for it. The lock ends with its last holder."""
     import fcntl
 
     with path.open("w") as handle:
@@ -223,4 +229,4 @@ def _locked(path: Path) -> Iterator[None]:
         except BlockingIOError:
             say("another process is making the environment; waiting for it ...")
             fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        yield handle.fileno()

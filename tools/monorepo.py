@@ -172,6 +172,9 @@ def skeleton_problems(wheel: Wheel) -> list[str]:
 
     for name in ("README.md", "CHANGELOG.md", "LICENSE"):
         check((wheel.path / name).is_file(), f"{name} is missing")
+    if (wheel.path / "LICENSE").is_file():
+        same = (wheel.path / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+        check(same, "LICENSE differs from that of the repository")
     check((wheel.source / "__init__.py").is_file(), f"src/{wheel.import_name}/__init__.py is missing")
     check((wheel.source / "py.typed").is_file(), f"src/{wheel.import_name}/py.typed is missing")
     check((wheel.path / "tests" / "smoke.py").is_file(), "tests/smoke.py is missing (isolation runs it)")

@@ -42,24 +42,37 @@ def devices(python: str) -> list[Device]:
 def workers(python: str, arguments: list[str]) -> tuple[list[str], dict[str, str]]:
     """pytest-xdist's options and the environment that goes with them.
 
-    One worker per GPU, or one per core without a GPU, unless the arguments say otherwise. Tests of one xdist group
-    (those that share a costly fixture) stay on one worker.
+    One worker per GPU, or one per core without a GPU, unless the arguments say otherwise. Work is stolen, since tests
+    take from a millisecond to many seconds.
     """
-    grouped = [] if _has(arguments, "--dist") else ["--dist", "loadgroup"]
+    schedule = [] if _has(arguments, "--dist") else ["--dist", "worksteal"]
     if _has(arguments, "-n", "--numprocesses", "--pdb", "-s", "--collect-only", "--co", "--dist-only"):
-        return grouped, {}
+        return schedule, {}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = len(devices(python))
     count = gpus or min(cores, MOST_CPU_WORKERS)
     if count < 2:
-        return grouped, {}
+        return schedule, {}
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // count))}
-    return ["-n", str(count), *grouped], threads
+    return ["-n", str(count), *schedule], threads
 
 
 def names_tests(arguments: list[str]) -> bool:
     """True when the arguments name files or folders of tests, which then replace the session's own choice."""
-    takes_value = {"-k", "-m", "-n", "-p", "-o", "-c", "-W", "--dist", "--deselect", "--ignore", "--junitxml", "--rootdir"}
+    takes_value = {
+        "-k",
+        "-m",
+        "-n",
+        "-p",
+        "-o",
+        "-c",
+        "-W",
+        "--dist",
+        "--deselect",
+        "--ignore",
+        "--junitxml",
+        "--rootdir",
+    }
     previous = ""
     for argument in arguments:
         path = argument.split("::")[0]
@@ -80,37 +93,40 @@ def _has(arguments: list[str], *options: str) -> bool:
 
 @dataclass(frozen=True)
 class ArchPlan:
-    """What `nox -s test-<arch>` does on this machine: the line that says so, and pytest runs in order."""
+    """What `nox -s test-<arch>` does on this machine: the line that says so, and (options, paths) of pytest runs."""
 
     line: str
-    runs: list[list[str]]
+    runs: list[tuple[list[str], list[str]]]
     environment: dict[str, str]
 
 
-def arch_plan(arch: str, found: list[Device]) -> ArchPlan:
+def arch_plan(arch: str, found: list[Device], arguments: list[str] | None = None) -> ArchPlan:
     """On the card where there is one; else what can be shown of `arch` without it.
 
-    An audit is a file `test_*audit*.py` whose test ids hold the architecture's name.
+    An audit is a file `test_*audit*.py` whose test ids hold the architecture's name. Tests that the arguments name
+    replace the choice.
     """
+    options: list[str] = []
+    cards = [index for index, device in enumerate(found) if device.arch == arch]
+    if cards:
+        count = f"{len(cards)} x " if len(cards) > 1 else ""
+        line = f"{arch}: {count}{found[cards[0]].name} is here: the op tests run on the card"
+        others = len(cards) < len(found)
+        environment = {"HIP_VISIBLE_DEVICES": ",".join(map(str, cards))} if others else {}
+    else:
+        here = ", ".join(sorted({f"{device.name} ({device.arch})" for device in found})) or "no GPU"
+        line = (
+            f"{arch}: no such card here ({here}) and no simulator yet: the kernels are compiled for {arch} and "
+            f"audited, and the op tests run on the CPU, Triton's in its interpreter with the choices made for {arch}"
+        )
+        options = ["-p", "tools.arch_plugin"]
+        environment = {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "", "TURBO_TEST_ARCH": arch}
+    if names_tests(arguments or []):
+        return ArchPlan(line, [(options, [])], environment)
+
     folders = [wheel.path / "tests" for wheel in wheels() if wheel.name not in NO_OPS]
     audits = sorted(str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob("test_*audit*.py"))
     ops = [str(folder.relative_to(ROOT)) for folder in folders]
-    no_audit = [f"--ignore={path}" for path in audits]
-    audit_run = [["-k", arch, *audits]] if audits else []
-    cards = [device for device in found if device.arch == arch]
-    if cards:
-        count = f"{len(cards)} x " if len(cards) > 1 else ""
-        line = f"{arch}: {count}{cards[0].name} is here: the op tests run on the card"
-        if len(cards) < len(found):
-            chosen = ",".join(str(index) for index, device in enumerate(found) if device.arch == arch)
-            environment = {"HIP_VISIBLE_DEVICES": chosen}
-        else:
-            environment = {}
-        return ArchPlan(line, [*audit_run, [*ops, *no_audit]], environment)
-    here = ", ".join(sorted({f"{device.name} ({device.arch})" for device in found})) or "no GPU"
-    line = (
-        f"{arch}: no such card here ({here}) and no simulator yet: the kernels are compiled for {arch} and audited, "
-        f"and the op tests run in Triton's interpreter on CPU tensors that stand for {arch}"
-    )
-    environment = {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "", "TURBO_TEST_ARCH": arch}
-    return ArchPlan(line, [*audit_run, ["-p", "tools.arch_plugin", *ops, *no_audit]], environment)
+    runs = [(["-k", arch], audits)] if audits else []
+    runs.append(([*options, *(f"--ignore={path}" for path in audits)], ops))
+    return ArchPlan(line, runs, environment)

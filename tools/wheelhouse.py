@@ -46,11 +46,18 @@ def build(package: Wheel, out: Path, isolated: bool = True) -> Built:
         if done.returncode:
             raise RuntimeError(f"{package.name} does not build:\n{done.stdout}\n{done.stderr}")
         out.mkdir(parents=True, exist_ok=True)
-        moved = [Path(shutil.move(path, out / path.name)) for path in Path(scratch).iterdir()]
-    by_suffix = {path.suffix: path for path in moved}
-    if set(by_suffix) != {".whl", ".gz"}:
-        raise RuntimeError(f"{package.name}: expected one wheel and one sdist, got {[path.name for path in moved]}")
-    return Built(package, by_suffix[".whl"], by_suffix[".gz"])
+        for path in Path(scratch).iterdir():
+            shutil.move(path, out / path.name)
+    return find(package, out)
+
+
+def find(package: Wheel, folder: Path) -> Built:
+    """The wheel and the sdist of the package's current version in `folder`."""
+    stem = f"{package.import_name}-{package.version}"
+    found = [*folder.glob(f"{stem}-*.whl")], [*folder.glob(f"{stem}.tar.gz")]
+    if [len(paths) for paths in found] != [1, 1]:
+        raise RuntimeError(f"{folder} must hold one wheel and one sdist of {stem}; it has {found}")
+    return Built(package, found[0][0], found[1][0])
 
 
 def wheel_problems(package: Wheel, path: Path) -> list[str]:
@@ -113,7 +120,9 @@ def _metadata_problems(package: Wheel, text: str) -> list[str]:
     metadata = email.message_from_string(text)
     problems = []
     if normalised(metadata["Name"]) != package.name or metadata["Version"] != package.version:
-        problems.append(f"metadata is of {metadata['Name']} {metadata['Version']}, not {package.name} {package.version}")
+        problems.append(
+            f"metadata is of {metadata['Name']} {metadata['Version']}, not {package.name} {package.version}"
+        )
     if metadata["License-Expression"] != "MIT":
         problems.append(f"License-Expression is {metadata['License-Expression']!r}, not 'MIT'")
     for line in metadata.get_all("Requires-Dist", []):

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+
 from turbo_testing import metrics
 from turbo_testing.metrics import assert_close, assert_snr, compute_snr, get_tolerances
 
@@ -108,6 +109,7 @@ def test_the_bound_is_atol_plus_rtol_times_expected():
     expected = torch.tensor([100.0], dtype=torch.float64)
     assert_close(expected + 1.9, expected, rtol=0.01, atol=1.0)
     failure(expected + 2.1, expected, rtol=0.01, atol=1.0)
+    failure(expected * 1.6, expected, rtol=0.5, atol=0.0)  # of expected, not of actual
 
 
 @pytest.mark.parametrize(

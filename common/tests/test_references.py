@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+
 from turbo_testing import references
 
 LAYOUTS = list(itertools.product([False, True], repeat=2))
@@ -21,9 +22,7 @@ def test_gemm_is_the_sum_of_its_docstring(trans_a, trans_b):
     a, b, bias = operands(trans_a, trans_b)
     out = references.gemm(a, b, trans_a, trans_b, bias)
     for m, n in itertools.product(range(3), range(5)):
-        total = sum(
-            (a[k, m] if trans_a else a[m, k]) * (b[n, k] if trans_b else b[k, n]) for k in range(4)
-        )
+        total = sum((a[k, m] if trans_a else a[m, k]) * (b[n, k] if trans_b else b[k, n]) for k in range(4))
         assert out[m, n].item() == pytest.approx((total + bias[n]).item(), rel=1e-12)
 
 

@@ -15,6 +15,9 @@ from collections.abc import MutableMapping
 COUNT_VARIABLE = "TURBO_TESTING_GPU_COUNT"
 """Set by the controller, read by its workers, so that a worker counts nothing."""
 
+ARCH_VARIABLE = "TURBO_TEST_ARCH"
+"""The architecture that CPU tensors stand for in this run (`nox -s test-gfx950` without the card), for the header."""
+
 
 def _torch():  # type: ignore[no-untyped-def]
     if importlib.util.find_spec("torch") is None:
@@ -75,19 +78,6 @@ def version_of(distribution: str) -> str:
         return "none"
 
 
-def simulated_arch() -> str | None:
-    """Architecture that turbo_core reports for CPU tensors when it is not plain `cpu` (a simulated arch is active)."""
-    if importlib.util.find_spec("turbo_core") is None or _torch() is None:
-        return None
-    try:
-        from turbo_core import device_facts
-
-        arch = device_facts("cpu").arch
-    except Exception:  # a half-installed turbo_core must not stop the report header
-        return None
-    return None if arch == "cpu" else arch
-
-
 def describe(count: int, initialise: bool) -> str:
     """One line: device, arch, torch and triton version, interpreter on or off.
 
@@ -96,8 +86,8 @@ def describe(count: int, initialise: bool) -> str:
     from turbo_testing import interpreter
 
     if count == 0:
-        arch = simulated_arch()
-        device = "CPU" if arch is None else f"CPU simulating {arch}"
+        arch = os.environ.get(ARCH_VARIABLE)
+        device = f"CPU standing for {arch}" if arch else "CPU"
     elif initialise:
         torch = _torch()
         properties = torch.cuda.get_device_properties(0)

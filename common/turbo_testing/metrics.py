@@ -93,9 +93,8 @@ def assert_snr(actual: Tensor, expected: Tensor, threshold: float, what: str = "
     if not snr > threshold:
         bad = int((~torch.isfinite(actual.detach().to(torch.float32))).sum())
         note = f"; {bad} element(s) of it are not finite" if bad else ""
-        raise AssertionError(
-            f"{what}: SNR {snr:.2f} dB, must be above {threshold:g} dB; shape {tuple(actual.shape)}, {actual.dtype}{note}"
-        )
+        facts = f"shape {tuple(actual.shape)}, {actual.dtype}{note}"
+        raise AssertionError(f"{what}: SNR {snr:.2f} dB, must be above {threshold:g} dB; {facts}")
 
 
 class _Report:
@@ -189,7 +188,9 @@ def assert_close(
     ]
     for label, (at, a, e) in (("first bad", report.first), ("worst", report.worst)):
         limit = atol + rtol * abs(e)
-        lines.append(f"  {label} {at}: actual {a:.9g}, expected {e:.9g}, |difference| {abs(a - e):.4g}, allowed {limit:.4g}")
+        lines.append(
+            f"  {label} {at}: actual {a:.9g}, expected {e:.9g}, |difference| {abs(a - e):.4g}, allowed {limit:.4g}"
+        )
     box = ", ".join(f"{low}:{high + 1}" for low, high in zip(report.low, report.high))
     lines.append(f"  all bad elements lie in [{box}]")
     if report.nan_only_actual:

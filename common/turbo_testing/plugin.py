@@ -72,9 +72,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     count = int(os.environ[devices.COUNT_VARIABLE])
     worker = os.environ.get("PYTEST_XDIST_WORKER")
+    pinned = None
     if worker and not config.getoption("--dist-only"):
-        if devices.pin_worker(os.environ, worker, count, devices.is_rocm()) is not None:
-            count = 1
+        pinned = devices.pin_worker(os.environ, worker, count, devices.is_rocm())
+    if pinned is not None:
+        count = 1
     config.stash[_COUNT] = count
     config.stash[_LEFT_OUT] = Counter()
     interpreter.install_if_requested()
@@ -166,7 +168,7 @@ def device():  # type: ignore[no-untyped-def]
 
 @pytest.fixture(autouse=True)
 def seed(request: pytest.FixtureRequest) -> int:
-    """Seeds random, numpy and torch from the test's id, so a test draws the same numbers alone, in a run, on any worker.
+    """Seeds random, numpy and torch from the test's id: the same numbers alone, in a run and on any worker.
 
     A library that is not loaded is not imported for it. Returns the seed.
     """

@@ -16,8 +16,9 @@ def without_torch() -> None:
 
 
 def with_torch() -> None:
-    import primus_turbo.pytorch as turbo
     import torch
+
+    import primus_turbo.pytorch as turbo
 
     a, b = torch.randn(5, 7), torch.randn(3, 7)
     expected = (a.double() @ b.double().T).float()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 import turbo_core
 import turbo_core.low_precision
 import turbo_gemm

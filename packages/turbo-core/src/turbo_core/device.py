@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from turbo_core.errors import UnsupportedError
 from turbo_core.requirements import require_torch
@@ -69,20 +69,29 @@ def arch_facts(arch: str) -> DeviceFacts:
 
 def device_facts(device: torch.device | str | int | None = None) -> DeviceFacts:
     """Facts of ``device``; of the current CUDA/HIP device, else the CPU, when it is None."""
-    torch = require_torch()
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    where = torch.device(device)
-    if where.type == "cpu":
-        return _NOMINAL[_simulated[-1]] if _simulated else _CPU
-    if where.type != "cuda":
-        raise UnsupportedError(f"device={str(where)!r}: accepted are cpu and cuda (AMD GPUs are cuda devices in torch)")
-    if where.index is None:
-        where = torch.device("cuda", torch.cuda.current_device())
+    where: Any = device  # only a device with its index, or the CPU, is ever a key
     known = _facts.get(where)
-    if known is None:
-        known = _facts[where] = _read(where)
-    return known
+    return _find(where) if known is None else known
+
+
+def _find(where: torch.device | str | int | None) -> DeviceFacts:
+    """Facts of a device that is not in the table yet, or was given in another form."""
+    torch = require_torch()
+    if where is None:
+        where = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(where)
+    if device.type == "cpu":
+        found = _NOMINAL[_simulated[-1]] if _simulated else _CPU
+    elif device.type != "cuda":
+        raise UnsupportedError(
+            f"device={str(device)!r}: accepted are cpu and cuda (AMD GPUs are cuda devices in torch)"
+        )
+    elif device.index is None:
+        return device_facts(torch.device("cuda", torch.cuda.current_device()))
+    else:
+        found = _read(device)
+    _facts[device] = found
+    return found
 
 
 def _read(device: torch.device) -> DeviceFacts:
@@ -115,7 +124,14 @@ def simulated_arch(arch: str) -> Iterator[DeviceFacts]:
     """
     facts = arch_facts(arch)
     _simulated.append(arch)
+    _forget_cpu()
     try:
         yield facts
     finally:
         _simulated.pop()
+        _forget_cpu()
+
+
+def _forget_cpu() -> None:
+    for device in [known for known in _facts if known.type == "cpu"]:
+        del _facts[device]

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+from turbo_core import tuning
 from turbo_core.backend import BackendType, PrecisionType
 from turbo_core.environment import FAMILIES
 from turbo_core.errors import BackendUnavailableError
@@ -207,8 +208,6 @@ class AutoKernelDispatcher(ABC):
 
     @classmethod
     def _tuned(cls, call: Any) -> Decision | None:
-        from turbo_core import tuning
-
         key = cls.make_key(call)
         entry = cls.cache.get(key)
         if entry is not None and not entry.loaded and tuning.deterministic_mode():
@@ -221,5 +220,4 @@ class AutoKernelDispatcher(ABC):
         if impl is None or impl.why_not(call) is not None:
             cls.cache.discard(key)
             return None
-        source = "from file" if entry.loaded else f"{entry.milliseconds:.3f} ms"
-        return Decision(entry.backend, impl, f"auto-tuned winner ({source})")
+        return Decision(entry.backend, impl, entry.reason)

@@ -57,6 +57,23 @@ _WORDS = {
 }
 
 
+# os.environ.get takes half a microsecond for a variable that is not set, and every call of every op asks for two: look
+# straight into the dictionary behind os.environ where it is (CPython on POSIX: bytes to bytes).
+_raw_environment: dict[bytes, bytes] | None = getattr(os.environ, "_data", None) if os.name == "posix" else None
+
+
+def _variable(name: str) -> str | None:
+    if _raw_environment is None:
+        return os.environ.get(name)
+    raw = _raw_environment.get(_as_bytes(name))
+    return None if raw is None else os.fsdecode(raw)
+
+
+@functools.cache
+def _as_bytes(name: str) -> bytes:
+    return os.fsencode(name)
+
+
 def _parse_choice(word: str, where: str, tunable: bool) -> BackendChoice:
     if word.upper() == "AUTOTUNE":
         if not tunable:
@@ -109,7 +126,7 @@ def choice_from_environment(family: str, precision: PrecisionType) -> BackendCho
     found: str | None = None
     choice: BackendChoice | None = None
     for variable in settings.variables:
-        raw = os.environ.get(variable)
+        raw = _variable(variable)
         if raw is None or not raw.strip():
             continue
         parsed = _parse(variable, raw, settings.tunable).get(precision)
@@ -121,7 +138,7 @@ def choice_from_environment(family: str, precision: PrecisionType) -> BackendCho
 
 def auto_tune_from_environment() -> bool:
     """Whether PRIMUS_TURBO_AUTO_TUNE is 1; 0, empty and unset mean no, anything else is an error."""
-    raw = os.environ.get(AUTO_TUNE_VARIABLE)
+    raw = _variable(AUTO_TUNE_VARIABLE)
     if raw is None or raw in ("", "0"):
         return False
     if raw == "1":

@@ -25,6 +25,16 @@ def _this_rank() -> int:
     return int(distributed.get_rank())
 
 
+class _StderrHandler(logging.Handler):
+    """Writes to what ``sys.stderr`` is at the time of the message, so that redirection works."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(self.format(record), file=sys.stderr, flush=True)
+        except Exception:  # as every handler of logging: a message that cannot be written stops nobody
+            self.handleError(record)
+
+
 class TurboLogger:
     """``debug/info/warning/error(message, *args, once=False, rank=None)``.
 
@@ -44,7 +54,7 @@ class TurboLogger:
                 made = logging.getLogger(self._name)
                 made.propagate = False
                 if not made.handlers:
-                    handler = logging.StreamHandler(sys.stderr)
+                    handler = _StderrHandler()
                     handler.setFormatter(logging.Formatter("[%(name)s] %(levelname)s: %(message)s"))
                     made.addHandler(handler)
                 made.setLevel(self._level_from_environment())
@@ -53,9 +63,10 @@ class TurboLogger:
 
     @staticmethod
     def _level_from_environment() -> str:
-        word = os.environ.get(LEVEL_VARIABLE, "").strip().upper() or "WARNING"
+        raw = os.environ.get(LEVEL_VARIABLE, "")
+        word = raw.strip().upper() or "WARNING"
         if word not in _LEVELS:
-            raise UnsupportedError(f"{LEVEL_VARIABLE}={word!r}: accepted levels are {', '.join(_LEVELS)}")
+            raise UnsupportedError(f"{LEVEL_VARIABLE}={raw!r}: accepted levels are {', '.join(_LEVELS)}")
         return word
 
     def log(self, level: int, message: str, *args: object, once: bool = False, rank: int | None = None) -> None:

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from turbo_core.backend import BackendChoice, BackendType, PrecisionType
 from turbo_core.environment import FAMILIES, auto_tune_from_environment, choice_from_environment
 from turbo_core.errors import UnsupportedError
 from turbo_core.log import logger
+from turbo_core.tune_cache import clear_all_caches
 
 __all__ = ["GlobalBackendManager"]
 
@@ -25,7 +25,6 @@ class GlobalBackendManager:
     _lock = threading.RLock()
     _set: dict[tuple[str, PrecisionType], BackendChoice] = {}
     _auto_tune: bool | None = None
-    _on_reset: list[Callable[[], None]] = []
 
     # --- setters ---------------------------------------------------------------------------------------------
 
@@ -120,7 +119,7 @@ class GlobalBackendManager:
     @classmethod
     def choice(cls, family: str, precision: PrecisionType) -> BackendChoice | None:
         """The choice in force for a family of ops: the setter's, else the environment's, else None."""
-        chosen = cls._set.get((family, precision))
+        chosen = cls._set.get((family, precision)) if cls._set else None
         return choice_from_environment(family, precision) if chosen is None else chosen
 
     @classmethod
@@ -129,18 +128,12 @@ class GlobalBackendManager:
         return (family, precision) in cls._set
 
     @classmethod
-    def on_reset(cls, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called by `reset`."""
-        cls._on_reset.append(callback)
-
-    @classmethod
     def reset(cls) -> None:
         """Back to the state after import: no setter, no auto-tune override, empty tune caches."""
         with cls._lock:
             cls._set.clear()
             cls._auto_tune = None
-            for callback in cls._on_reset:
-                callback()
+            clear_all_caches()
         logger.forget_once()
 
     @classmethod

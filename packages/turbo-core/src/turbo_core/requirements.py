@@ -47,6 +47,7 @@ def _why_no(name: str) -> str | None:
     return None
 
 
+@functools.cache
 def _require(name: str) -> ModuleType:
     reason = _why_no(name)
     if reason is not None:

@@ -8,12 +8,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from turbo_core.backend import BackendType
 from turbo_core.log import logger
 
-__all__ = ["TuneCache", "TuneEntry", "all_caches", "cache_for"]
+__all__ = ["TuneCache", "TuneEntry", "all_caches", "cache_for", "clear_all_caches"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class TuneEntry:
     backend: BackendType
     milliseconds: float
     loaded: bool = False
+
+    @cached_property
+    def reason(self) -> str:
+        """Why a call runs on this backend, for messages."""
+        return f"auto-tuned winner ({'from file' if self.loaded else f'{self.milliseconds:.3f} ms'})"
 
 
 def key_text(key: Hashable) -> str:
@@ -44,13 +50,17 @@ class TuneCache:
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> TuneEntry | None:
+        entry = self._entries.get(key)
+        if entry is not None:
+            # what was used last matters only once something has to go
+            if len(self._entries) > self._capacity // 2:
+                with self._lock:
+                    if key in self._entries:
+                        self._entries.move_to_end(key)
+            return entry
+        if not self._from_file:
+            return None
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is not None:
-                self._entries.move_to_end(key)
-                return entry
-            if not self._from_file:
-                return None
             entry = self._from_file.pop(key_text(key), None)
         if entry is not None:
             self.put(key, entry)
@@ -126,3 +136,9 @@ def all_caches() -> dict[str, TuneCache]:
     """Every cache by the name of its op."""
     with _caches_lock:
         return dict(_caches)
+
+
+def clear_all_caches() -> None:
+    """Empty every cache; part of `GlobalBackendManager.reset`."""
+    for cache in all_caches().values():
+        cache.clear()

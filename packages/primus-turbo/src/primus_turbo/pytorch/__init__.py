@@ -3,11 +3,10 @@
 
 from typing import Any
 
+from primus_turbo.pytorch import core, modules, ops
 from turbo_core import low_precision
 
-from primus_turbo.pytorch import core, modules, ops
-
-__all__ = ["core", "float4_e2m1fn_x2", "float8_e4m3", "float8_e5m2", "modules", "ops"]  # noqa: F822
+__all__ = ["core", "float4_e2m1fn_x2", "float8_e4m3", "float8_e5m2", "modules", "ops"]
 
 _DTYPES = ("float8_e4m3", "float8_e5m2", "float4_e2m1fn_x2")
 

@@ -50,14 +50,14 @@ def tile_position(tile, num_tiles, tiles_m, tiles_n, GROUP_M: tl.constexpr, XCDS
 
 
 @triton.jit
-def block_pointers(base, stride_r, stride_c, R: tl.constexpr, C: tl.constexpr, WIDE: tl.constexpr):
-    """Pointers of an [R, C] block whose corner `base` points at.
+def block_pointers(base, zero, stride_r, stride_c, R: tl.constexpr, C: tl.constexpr, WIDE: tl.constexpr):
+    """Pointers of an [R, C] block whose corner `base` points at. For `zero` see gemm_kernel.
 
     The corner is one 64-bit scalar, so a tensor of any size is in reach; offsets inside the block are 32-bit, which
     AMD's buffer instructions need, unless WIDE says that a block may span more than NARROW_BYTES along a dimension.
     The assumptions are what the launcher checked before it passed WIDE = False.
     """
-    r = tl.arange(0, R)
+    r = tl.arange(0, R) + zero
     c = tl.arange(0, C)
     if WIDE:
         r = r.to(tl.int64)
@@ -72,20 +72,30 @@ def block_pointers(base, stride_r, stride_c, R: tl.constexpr, C: tl.constexpr, W
 
 
 @triton.jit
+def both_negative(r, c):
+    """The mask (r < 0)[:, None] & (c < 0)[None, :], by the sign bit of r & c.
+
+    The plain form keeps a mask for every row and column, each a pair of scalar registers on AMD, until they
+    are combined, and ran out of scalar registers; this one keeps integers and makes each mask where it is used.
+    """
+    return (r[:, None] & c[None, :]) < 0
+
+
+@triton.jit
 def load_block(
-    base, row0, col0, rows, cols, stride_r, stride_c, R: tl.constexpr, C: tl.constexpr, MASK_R: tl.constexpr,
+    base, zero, rows_left, cols_left, stride_r, stride_c, R: tl.constexpr, C: tl.constexpr, MASK_R: tl.constexpr,
     MASK_C: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
-    """The [R, C] block at (row0, col0), corner `base`; what lies past (rows, cols) of the matrix reads as zero."""
-    pointers = block_pointers(base, stride_r, stride_c, R, C, WIDE)
-    r = tl.arange(0, R)
+    """The [R, C] block with corner `base`; what lies past the last row or column of the matrix reads as zero."""
+    pointers = block_pointers(base, zero, stride_r, stride_c, R, C, WIDE)
+    r = tl.arange(0, R) + zero
     c = tl.arange(0, C)
     if MASK_R and MASK_C:
-        block = tl.load(pointers, mask=(r < rows - row0)[:, None] & (c < cols - col0)[None, :], other=0.0)
+        block = tl.load(pointers, mask=both_negative(r - rows_left, c - cols_left), other=0.0)
     elif MASK_R:
-        block = tl.load(pointers, mask=(r < rows - row0)[:, None], other=0.0)
+        block = tl.load(pointers, mask=(r < rows_left)[:, None], other=0.0)
     elif MASK_C:
-        block = tl.load(pointers, mask=(c < cols - col0)[None, :], other=0.0)
+        block = tl.load(pointers, mask=(c < cols_left)[None, :], other=0.0)
     else:
         block = tl.load(pointers)
     return block
@@ -93,29 +103,28 @@ def load_block(
 
 @triton.jit
 def finish_block(
-    acc, c, bias, row0, col0, M, N, stride_cm, stride_cn, stride_bias, R: tl.constexpr, C: tl.constexpr,
+    acc, c, bias, zero, row0, col0, M, N, stride_cm, stride_cn, stride_bias, R: tl.constexpr, C: tl.constexpr,
     ACCUMULATE: tl.constexpr, DESC_C: tl.constexpr, MASK_MN: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
     """Add bias and the old C in float32, round once, store the [R, C] block at (row0, col0)."""
     if bias is not None:
         n = col0 + tl.arange(0, C)
-        offset = n.to(tl.int64) * stride_bias
-        acc += tl.load(bias + offset, mask=n < N, other=0.0).to(tl.float32)[None, :]
+        acc += tl.load(bias + n.to(tl.int64) * stride_bias, mask=n < N, other=0.0).to(tl.float32)[None, :]
     if DESC_C:
-        if ACCUMULATE:
-            acc += c.load([row0, col0]).to(tl.float32)
         c.store([row0, col0], acc.to(c.dtype))
     else:
-        base = c + row0.to(tl.int64) * stride_cm + col0.to(tl.int64) * stride_cn
+        corner = c + row0.to(tl.int64) * stride_cm + col0.to(tl.int64) * stride_cn
         if ACCUMULATE:
-            old = load_block(base, row0, col0, M, N, stride_cm, stride_cn, R, C, MASK_MN, MASK_MN, WIDE)
+            old = load_block(
+                corner, zero, M - row0, N - col0, stride_cm, stride_cn, R, C, MASK_MN, MASK_MN, WIDE
+            )  # fmt: skip
             acc += old.to(tl.float32)
-        pointers = block_pointers(base, stride_cm, stride_cn, R, C, WIDE)
+        pointers = block_pointers(corner, zero, stride_cm, stride_cn, R, C, WIDE)
         value = acc.to(c.dtype.element_ty)
         if MASK_MN:
-            r = tl.arange(0, R)
+            r = tl.arange(0, R) + zero
             n = tl.arange(0, C)
-            tl.store(pointers, value, mask=(r < M - row0)[:, None] & (n < N - col0)[None, :])
+            tl.store(pointers, value, mask=both_negative(r - (M - row0), n - (N - col0)))
         else:
             tl.store(pointers, value)
 
@@ -132,14 +141,14 @@ def gemm_kernel(
 
         C[m, n] = round(sum_k A[m, k] * B[k, n]  + bias[n]  + (C[m, n] if ACCUMULATE))
 
-    a      [M, K]  fp16, bf16 or fp32; strides (stride_am, stride_ak), any, in elements. With DESC_AB a tensor descriptor
-                   of [M, K] (block [BLOCK_M, BLOCK_K]), or of the stored [K, M] (block [BLOCK_K, BLOCK_M]) when A_T.
+    a      [M, K]  fp16, bf16 or fp32; strides (stride_am, stride_ak), any, in elements. With DESC_AB a descriptor of
+                   [M, K] (block [BLOCK_M, BLOCK_K]), or of the stored [K, M] (block [BLOCK_K, BLOCK_M]) when A_T.
     b      [K, N]  likewise; with DESC_AB a descriptor of [K, N], or of the stored [N, K] when B_T.
     c      [M, N]  fp16, bf16 or fp32; any strides. With DESC_C a descriptor, block [BLOCK_M, BLOCK_N / SUBTILE].
     bias   [N]     any of the three dtypes, any stride; or None.
 
     Accumulation: float32, k ascending in steps of BLOCK_K; bias and the old C are added in float32; one rounding.
-    16-bit operands of one dtype go to the matrix units as they are; float32 operands and (UPCAST) operands of two dtypes
+    16-bit operands of one dtype go to the matrix units as they are; float32 operands and (UPCAST) those of two dtypes
     are multiplied as float32 with input_precision="ieee", never tf32 or xf32.
     Offsets are 64-bit: tensors may hold more than 2**31 elements. Past the edge of A and B zeros are read, from both,
     so a NaN or infinity beyond K of one operand never meets the other.
@@ -181,10 +190,10 @@ def gemm_kernel(
                     b_block = b.load([k0, col0])
             else:
                 a_block = load_block(
-                    a_corner, row0, k0, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, MASK_MN, MASK_K, WIDE
+                    a_corner, 0, M - row0, K - k0, stride_am, stride_ak, BLOCK_M, BLOCK_K, MASK_MN, MASK_K, WIDE
                 )
                 b_block = load_block(
-                    b_corner, k0, col0, K, N, stride_bk, stride_bn, BLOCK_K, BLOCK_N, MASK_K, MASK_MN, WIDE
+                    b_corner, 0, K - k0, N - col0, stride_bk, stride_bn, BLOCK_K, BLOCK_N, MASK_K, MASK_MN, WIDE
                 )
                 a_corner += BLOCK_K * tl.cast(stride_ak, tl.int64)
                 b_corner += BLOCK_K * tl.cast(stride_bk, tl.int64)
@@ -197,18 +206,22 @@ def gemm_kernel(
         tile_m, tile_n = tile_position(done, num_tiles, tiles_m, tiles_n, GROUP_M, XCDS)
         row0 = tile_m * BLOCK_M
         col0 = tile_n * BLOCK_N
+        # Always 0 (2**30 tiles would be more of C than memory holds), but the compiler cannot know. Without it, it
+        # computes the offsets of C's elements before the loops and holds them in registers all along: 32 of the 256
+        # at 256x256 on AMD, which then spill.
+        zero = (done // 1073741824) * 16
         if SUBTILE == 2:
             left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, SUB_N)), (0, 2, 1)))
             finish_block(
-                left, c, bias, row0, col0, M, N, stride_cm, stride_cn, stride_bias, BLOCK_M, SUB_N,
+                left, c, bias, zero, row0, col0, M, N, stride_cm, stride_cn, stride_bias, BLOCK_M, SUB_N,
                 ACCUMULATE, DESC_C, MASK_MN, WIDE
             )  # fmt: skip
             finish_block(
-                right, c, bias, row0, col0 + SUB_N, M, N, stride_cm, stride_cn, stride_bias, BLOCK_M, SUB_N,
+                right, c, bias, zero, row0, col0 + SUB_N, M, N, stride_cm, stride_cn, stride_bias, BLOCK_M, SUB_N,
                 ACCUMULATE, DESC_C, MASK_MN, WIDE
             )  # fmt: skip
         else:
             finish_block(
-                acc, c, bias, row0, col0, M, N, stride_cm, stride_cn, stride_bias, BLOCK_M, BLOCK_N,
+                acc, c, bias, zero, row0, col0, M, N, stride_cm, stride_cn, stride_bias, BLOCK_M, BLOCK_N,
                 ACCUMULATE, DESC_C, MASK_MN, WIDE
             )  # fmt: skip

@@ -7,8 +7,7 @@ Shape suffixes: M rows of C, N columns of C, K contraction.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +20,8 @@ from turbo_core import (
     device_facts,
     why_no_triton,
 )
+from turbo_core.device import simulated_arch_name
+from turbo_gemm.pytorch.kernels.blas_settings import promised_blas
 from turbo_gemm.pytorch.kernels.reference import gemm_reference
 
 __all__ = ["GemmCall", "GemmDispatcher", "run"]
@@ -77,7 +78,7 @@ class HipblasltBackend(KernelBackend):
     @classmethod
     def execute(cls, call: GemmCall) -> torch.Tensor:
         a_MK, b_KN = call.operands()
-        with _prefer_hipblaslt():
+        with promised_blas(call.a.dtype):
             if call.out is not None:
                 return _addmm(call.out, a_MK, b_KN, call.out_dtype, out=call.out)
             if call.bias is not None:
@@ -105,20 +106,6 @@ def _addmm(
 def _has_float32_output() -> bool:
     """Whether this torch multiplies 16-bit operands into float32 (2.8 and newer)."""
     return hasattr(torch.ops.aten.mm, "dtype") and hasattr(torch.ops.aten.addmm, "dtype_out")
-
-
-@contextmanager
-def _prefer_hipblaslt() -> Iterator[None]:
-    """hipBLASLt for the calls inside, on ROCm; the user's preference is put back afterwards."""
-    if torch.version.hip is None:
-        yield
-        return
-    before = torch.backends.cuda.preferred_blas_library()
-    torch.backends.cuda.preferred_blas_library("hipblaslt")
-    try:
-        yield
-    finally:
-        torch.backends.cuda.preferred_blas_library(before)
 
 
 class TritonBackend(KernelBackend):
@@ -174,9 +161,8 @@ class GemmDispatcher(AutoKernelDispatcher):
     @classmethod
     def default_backend(cls, call: GemmCall) -> BackendType:
         """The vendor's BLAS on a GPU (and where a GPU is simulated), plain torch on a CPU."""
-        if call.a.device.type == "cpu" and device_facts(call.a.device).vendor == "cpu":
-            return BackendType.TORCH
-        return BackendType.HIPBLASLT
+        plain_cpu = call.a.device.type == "cpu" and simulated_arch_name() is None
+        return BackendType.TORCH if plain_cpu else BackendType.HIPBLASLT
 
     @classmethod
     def make_key(cls, call: GemmCall) -> Hashable:
@@ -185,8 +171,14 @@ class GemmDispatcher(AutoKernelDispatcher):
         return (
             facts.arch,
             facts.name,
-            (a.shape, a.stride(), a.dtype, trans_a),
-            (b.shape, b.stride(), b.dtype, trans_b),
+            a.shape,
+            a.stride(),
+            a.dtype,
+            trans_a,
+            b.shape,
+            b.stride(),
+            b.dtype,
+            trans_b,
             None if bias is None else bias.dtype,
             out_dtype,
             None if out is None else out.stride(),

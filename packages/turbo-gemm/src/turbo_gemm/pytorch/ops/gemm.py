@@ -150,7 +150,6 @@ class _GemmIntoMainGrad(torch.autograd.Function):
 
         def grad_of_b(x: torch.Tensor, y: torch.Tensor, _: None, trans_x: bool, trans_y: bool) -> torch.Tensor:
             torch.ops.turbo_gemm.gemm_accumulate(weight.main_grad, x, y, trans_x, trans_y)
-            weight.grad_added_to_main_grad = True
             # hooks on the parameter run only if it gets a gradient; zeros, so that who adds it up adds nothing
             return torch.zeros_like(weight)
 
@@ -182,8 +181,8 @@ def gemm(
         trans_a: a is stored transposed.
         trans_b: b is stored transposed (the layout of ``torch.nn.Linear.weight``).
         out_dtype: dtype of C; default ``torch.promote_types(a.dtype, b.dtype)``.
-        fuse_bgrad_accum_pattern: ``"megatron"`` adds the gradient of b to ``b.main_grad`` inside its GEMM and then
-            sets ``b.grad_added_to_main_grad``; autograd gets zeros for b. b needs both attributes.
+        fuse_bgrad_accum_pattern: ``"megatron"`` adds the gradient of b to ``b.main_grad`` inside its GEMM; autograd
+            gets zeros for b. b needs ``main_grad`` and ``grad_added_to_main_grad``, which is set in the forward.
         bias: [N], added before rounding.
 
     Returns:
@@ -205,6 +204,9 @@ def gemm(
     if out_dtype is None:
         out_dtype = torch.promote_types(dtype_a, dtype_b)
     if fuse_bgrad_accum_pattern is not None:
+        # said here, not in the backward, which a compiler traces as a function without side effects on attributes
+        if b.requires_grad and torch.is_grad_enabled():
+            b.grad_added_to_main_grad = True
         return _GemmIntoMainGrad.apply(a, b, bias, trans_a, trans_b, out_dtype, dtype_b)
     return torch.ops.turbo_gemm.gemm(a, b.to(dtype_b), bias, trans_a, trans_b, out_dtype, "forward")
 

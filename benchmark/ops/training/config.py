@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""Shapes of real training: the GEMMs of dense language models, from the models' published configurations.
+
+A layer of a dense model has four GEMMs, the model one more; for x [M, K] with M = micro-batch size x sequence length
+and a weight [N, K]:
+
+    qkv       N = (heads + 2 kv_heads) head_dim   K = hidden
+    attn_out  N = hidden                          K = heads head_dim
+    gate_up   N = 2 intermediate                  K = hidden         (gate and up projections in one)
+    down      N = hidden                          K = intermediate
+    lm_head   N = vocab                           K = hidden
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DenseModel:
+    """What of a model's configuration decides the shapes of its GEMMs."""
+
+    name: str
+    seqlen: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    head_dim: int = 128
+
+    def gemms(self) -> dict[str, tuple[int, int]]:
+        """(N, K) of each GEMM by name."""
+        return {
+            "qkv": ((self.heads + 2 * self.kv_heads) * self.head_dim, self.hidden),
+            "attn_out": (self.hidden, self.heads * self.head_dim),
+            "gate_up": (2 * self.intermediate, self.hidden),
+            "down": (self.hidden, self.intermediate),
+            "lm_head": (self.vocab, self.hidden),
+        }
+
+
+DENSE_MODELS = (
+    #          name             seqlen  hidden  interm.  heads  kv   vocab
+    DenseModel("Llama-2-7B", 4096, 4096, 11008, 32, 32, 32000),
+    DenseModel("Llama-2-13B", 4096, 5120, 13824, 40, 40, 32000),
+    DenseModel("Llama-2-70B", 4096, 8192, 28672, 64, 8, 32000),
+    DenseModel("Llama-3.1-8B", 8192, 4096, 14336, 32, 8, 128256),
+    DenseModel("Llama-3.1-70B", 8192, 8192, 28672, 64, 8, 128256),
+    DenseModel("Llama-3.1-405B", 8192, 16384, 53248, 128, 8, 128256),
+    DenseModel("Qwen2.5-7B", 8192, 3584, 18944, 28, 4, 152064),
+    DenseModel("Qwen2.5-32B", 8192, 5120, 27648, 40, 8, 152064),
+    DenseModel("Qwen2.5-72B", 8192, 8192, 29568, 64, 8, 152064),
+    DenseModel("Mistral-7B", 4096, 4096, 14336, 32, 8, 32000),
+)
+SQUARES = (4096, 8192)
+# For --smoke: an even and an odd shape that a CPU does in no time.
+SMOKE_SHAPES = ((96, 80, 64), (33, 129, 17))
+
+
+@dataclass(frozen=True)
+class GemmShape:
+    """One GEMM to measure: y [M, N] = x [M, K] w [N, K]^T, its dgrad and its wgrad."""
+
+    case: str
+    mbs: int
+    m: int
+    n: int
+    k: int
+
+
+def _plain(name: str) -> str:
+    """A name as compared: ``llama3.1-8b`` means Llama-3.1-8B."""
+    return name.lower().replace("-", "").replace("_", "").replace(" ", "")
+
+
+def dense_gemm_shapes(cases: list[str] | None, micro_batch_sizes: list[int]) -> list[GemmShape]:
+    """The GEMMs of the named cases, all when None: models, or ``square-4096``.
+
+    Raises:
+        ValueError: a case is unknown; the message lists those that exist.
+    """
+    known: dict[str, list[GemmShape]] = {
+        f"square-{size}": [GemmShape(f"square-{size}", 1, size, size, size)] for size in SQUARES
+    }
+    for model in DENSE_MODELS:
+        known[model.name] = [
+            GemmShape(f"{model.name} {gemm}", mbs, mbs * model.seqlen, n, k)
+            for mbs in micro_batch_sizes
+            for gemm, (n, k) in model.gemms().items()
+        ]
+    by_plain_name = {_plain(name): shapes for name, shapes in known.items()}
+    chosen = []
+    for case in known if cases is None else cases:
+        if _plain(case) not in by_plain_name:
+            raise ValueError(f"case {case!r} is unknown; there are {', '.join(known)}")
+        chosen += by_plain_name[_plain(case)]
+    return chosen

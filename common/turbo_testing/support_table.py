@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+"""The support table of a wheel's README, from the backends' own answers.
+
+A README holds the table between two marker lines; a test of the wheel calls `check_readme`, which compares it with
+what the backends answer today and, on a difference, prints the table to paste.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from turbo_core import AutoKernelDispatcher, DeviceFacts, arch_facts, device
+
+__all__ = ["check_readme", "support_table"]
+
+BEGIN, END = "<!-- support table: begin -->", "<!-- support table: end -->"
+_NVIDIA = DeviceFacts("sm_90", "nvidia", "NVIDIA H200", 132, 1, 32, 227 * 1024, False)
+_PLACES = {"gfx942": arch_facts("gfx942"), "gfx950": arch_facts("gfx950"), "NVIDIA": _NVIDIA, "CPU": None}
+
+
+@contextmanager
+def _standing_on(facts: DeviceFacts | None) -> Iterator[torch.device]:
+    """A device on which tensors of no memory can be made: a GPU with these facts, or the CPU."""
+    where = torch.device("cpu" if facts is None else "cuda:0")
+    with FakeTensorMode(), mock.patch.dict(os.environ, {"TRITON_INTERPRET": "0"}):
+        if facts is None:
+            yield where
+        else:
+            with mock.patch.dict(device._facts, {where: facts}):
+                yield where
+
+
+def support_table(dispatcher: type[AutoKernelDispatcher], calls: Mapping[str, Callable[[torch.device], Any]]) -> str:
+    """Markdown: a row for each kind of call, a column for each backend, in it the places that backend serves."""
+    lines = [f"| call | {' | '.join(backend.name for backend in dispatcher.backends)} |"]
+    lines.append("|---" * (1 + len(dispatcher.backends)) + "|")
+    for label, make in calls.items():
+        served: dict[Any, list[str]] = {backend: [] for backend in dispatcher.backends}
+        for place, facts in _PLACES.items():
+            with _standing_on(facts) as where:
+                for backend, why_not in dispatcher.answers(make(where)).items():
+                    if why_not is None:
+                        served[backend].append(place)
+        lines.append(f"| {label} | {' | '.join(', '.join(places) or '-' for places in served.values())} |")
+    return "\n".join(lines)
+
+
+def check_readme(readme: Path, table: str) -> None:
+    """Fail unless the README's table is ``table``."""
+    _, found, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
+    if not found or END not in rest:
+        raise AssertionError(f"{readme}: no lines {BEGIN} ... {END}; the table is:\n{table}")
+    written = rest.partition(END)[0].strip()
+    if written != table:
+        raise AssertionError(f"{readme}: the support table is out of date; it should be:\n{table}")

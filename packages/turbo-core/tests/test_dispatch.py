@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""AutoKernelDispatcher: the order of choice, refusals, the fallback's warning, traces."""
+
+import threading
+
+import pytest
+import torch
+
+from turbo_core import BackendType, BackendUnavailableError, GlobalBackendManager, PrecisionType, logger, trace_dispatch
+from turbo_testing.fake_op import FakeCall, make_backend, make_dispatcher
+
+CALL = FakeCall(torch.ones(2, 3))
+
+
+def build(**refusals):
+    """A dispatcher over HIPBLASLT, TRITON and TORCH; a keyword names what a backend answers to why_not."""
+    names = ("HIPBLASLT", "TRITON", "TORCH")
+    return make_dispatcher({BackendType[n]: make_backend(n, refuses=refusals.get(n)) for n in names})
+
+
+def test_default_runs_when_nobody_chose():
+    assert build().dispatch(CALL) == "HIPBLASLT"
+    assert build().resolve(CALL).reason == "default"
+
+
+def test_setter_holds_over_variable_and_variable_over_default(monkeypatch):
+    monkeypatch.setenv("PRIMUS_TURBO_GEMM_BACKEND", "torch")
+    op = build()
+    decision = op.resolve(CALL)
+    assert (decision.backend, decision.reason) == (BackendType.TORCH, "named by PRIMUS_TURBO_GEMM_BACKEND")
+    GlobalBackendManager.set_gemm_backend("triton")
+    decision = op.resolve(CALL)
+    assert (decision.backend, decision.reason) == (BackendType.TRITON, "set in code")
+
+
+def test_choice_is_per_precision():
+    GlobalBackendManager.set_gemm_backend("triton", PrecisionType.FP8)
+    op = build()
+    assert op.dispatch(CALL) == "HIPBLASLT"
+    assert op.dispatch(CALL._replace(precision=PrecisionType.FP8)) == "TRITON"
+
+
+def test_named_backend_that_cannot_take_the_call_is_an_error_and_nothing_runs():
+    op = build(TRITON="x is too small")
+    GlobalBackendManager.set_gemm_backend("triton")
+    with pytest.raises(BackendUnavailableError, match=r"TRITON \(set in code\).*x is too small.*x \[2, 3\]"):
+        op.dispatch(CALL)
+    assert all(not impl.calls for impl in op.backends.values())
+
+
+def test_named_backend_that_the_op_lacks_is_an_error():
+    GlobalBackendManager.set_gemm_backend("aiter")
+    with pytest.raises(BackendUnavailableError, match="AITER .* does not exist for this op; it has HIPBLASLT, TRITON"):
+        build().dispatch(CALL)
+
+
+def test_fallback_takes_the_next_in_order_and_warns_once_with_the_reason(capfd):
+    logger.set_level("WARNING")
+    op = build(HIPBLASLT="no GPU here")
+    assert [op.dispatch(CALL) for _ in range(3)] == ["TRITON"] * 3
+    errors = capfd.readouterr().err
+    assert errors.count("fake_op runs on TRITON: default HIPBLASLT cannot take the call: no GPU here") == 1
+    assert build(HIPBLASLT="no GPU", TRITON="no triton").dispatch(CALL) == "TORCH"
+
+
+def test_no_backend_lists_every_reason():
+    op = build(HIPBLASLT="first reason", TRITON="second reason", TORCH="third reason")
+    with pytest.raises(BackendUnavailableError, match="HIPBLASLT: first reason; TRITON: second.*TORCH: third reason"):
+        op.dispatch(CALL)
+
+
+def test_reference_must_come_last():
+    with pytest.raises(TypeError, match="last backend must be TORCH"):
+        make_dispatcher({BackendType.TORCH: make_backend("TORCH"), BackendType.TRITON: make_backend("TRITON")})
+
+
+def test_can_handle_is_why_not_being_none():
+    backend = make_backend("TRITON", refuses="reason")
+    assert not backend.can_handle(CALL)
+    backend.reason = None
+    assert backend.can_handle(CALL)
+
+
+def test_trace_sees_every_thread_and_nothing_after_the_block():
+    op = build()
+    with trace_dispatch() as outer, trace_dispatch() as inner:
+        op.dispatch(CALL)
+        thread = threading.Thread(target=op.dispatch, args=(CALL,))
+        thread.start()
+        thread.join()
+    op.dispatch(CALL)
+    assert len(outer.records) == len(inner.records) == 2
+    record = outer.records[0]
+    assert (record.op, record.role, record.backend) == ("fake_op", "forward", BackendType.HIPBLASLT)
+    assert (record.reason, record.call) == ("default", "x [2, 3]")

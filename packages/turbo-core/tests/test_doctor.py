@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""explain, the doctor, lazy names and the version checks of torch and triton."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from turbo_core import BackendType, OpInfo, UnsupportedError, explain, requirements
+from turbo_core.__main__ import main
+from turbo_core.lazy import attach
+from turbo_testing.fake_op import FakeCall, make_backend, make_dispatcher
+
+
+@pytest.fixture
+def fake_wheel(monkeypatch):
+    """One installed wheel with the op ``fake``, whose default backend refuses, and a wheel that fails to import."""
+    backends = {
+        BackendType.HIPBLASLT: make_backend("HIPBLASLT", refuses="no GPU here"),
+        BackendType.TORCH: make_backend("TORCH"),
+    }
+    info = OpInfo(
+        "fake",
+        make_dispatcher(backends),
+        calls=lambda x: {"forward": FakeCall(x), "dgrad": FakeCall(x.t())},
+        example=lambda device: {"forward": FakeCall(torch.empty(1, 1, device=device))},
+    )
+
+    def broken():
+        raise ImportError("libmissing.so not found")
+
+    points = [SimpleNamespace(name="fake", load=lambda: info), SimpleNamespace(name="broken", load=broken)]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == "turbo_core.ops" else [])
+    return info
+
+
+def test_explain_prints_each_answer_and_the_choice(fake_wheel, capsys):
+    explanation = explain("fake", torch.ones(2, 3))
+    assert capsys.readouterr().out == str(explanation) + "\n"
+    assert [(e.role, e.backend) for e in explanation.entries] == [
+        ("forward", BackendType.TORCH),
+        ("dgrad", BackendType.TORCH),
+    ]
+    assert explanation.entries[0].answers == {BackendType.HIPBLASLT: "no GPU here", BackendType.TORCH: None}
+    assert "-> TORCH      can take it" in str(explanation)
+    assert "   HIPBLASLT  no GPU here" in str(explanation)
+    assert all(not impl.calls for impl in fake_wheel.dispatcher.backends.values()), "explain computes nothing"
+
+
+def test_explain_when_no_backend_would_run(fake_wheel, monkeypatch, capsys):
+    monkeypatch.setenv("PRIMUS_TURBO_GEMM_BACKEND", "hipblaslt")
+    entry = explain("fake", torch.ones(2, 3)).entries[0]
+    assert entry.backend is None
+    assert "named by PRIMUS_TURBO_GEMM_BACKEND" in entry.reason
+
+
+def test_explain_of_an_unknown_op_lists_the_known(fake_wheel):
+    with pytest.raises(UnsupportedError, match="op='gemn' is not an op of an installed wheel; there are: fake, broken"):
+        explain("gemn")
+
+
+def test_doctor_reports_and_survives_a_broken_wheel(fake_wheel, capsys, monkeypatch):
+    monkeypatch.setenv("PRIMUS_TURBO_AUTO_TUNE", "0")
+    assert main(["doctor", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["ops"]["fake"]["forward"]["backend"] == "TORCH"
+    assert facts["ops"]["fake"]["forward"]["answers"] == {"HIPBLASLT": "no GPU here", "TORCH": "available"}
+    assert facts["ops"]["broken"] == {"problem": "ImportError: libmissing.so not found"}
+    assert facts["environment"]["PRIMUS_TURBO_AUTO_TUNE"] == "0"
+    assert facts["versions"]["torch"] == torch.__version__
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert "fake forward: TORCH (default HIPBLASLT cannot take the call: no GPU here)" in text
+    assert "FP8 encoding" in text
+
+
+def test_doctor_without_torch(fake_wheel, capsys, monkeypatch):
+    monkeypatch.setattr(requirements, "_why_no", lambda name: f"{name} is not installed: pip install it")
+    requirements._require.cache_clear()
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert "problem: torch is not installed: pip install it" in text
+    assert "fake: torch is not installed" in text
+
+
+def forget():
+    requirements._why_no.cache_clear()
+    requirements._require.cache_clear()
+
+
+def test_missing_and_old_modules_are_import_errors_with_the_line_to_type(monkeypatch):
+    forget()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("importlib.util.find_spec", lambda name: None)
+            with pytest.raises(ImportError, match=r"triton is not installed: pip install 'turbo-core\[triton\]'"):
+                requirements.require_triton()
+        forget()
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "__version__", "2.5.1+rocm6.2")
+            with pytest.raises(ImportError, match=r"torch 2.5.1\+rocm6.2 is too old: 2.6 or newer"):
+                requirements.require_torch()
+    finally:
+        forget()
+    assert requirements.require_torch() is torch
+
+
+def test_lazy_names(monkeypatch):
+    package = SimpleNamespace(__name__="lazy_test_package")
+    monkeypatch.setitem(sys.modules, "lazy_test_package", package)
+    load, listing = attach("lazy_test_package", {"BackendType": "turbo_core.backend"})
+    assert "BackendType" in listing()
+    assert not hasattr(package, "BackendType")
+    assert load("BackendType") is BackendType
+    assert package.BackendType is BackendType, "the second use is a plain attribute"
+    with pytest.raises(AttributeError, match="'lazy_test_package' has no attribute 'Missing'"):
+        load("Missing")

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""GlobalBackendManager: setters, their priority over the environment, and taking them back."""
+
+import pytest
+
+from turbo_core import BackendChoice, BackendType, GlobalBackendManager, PrecisionType, UnsupportedError
+from turbo_core.tune_cache import TuneEntry, cache_for
+
+FP8, OTHER = PrecisionType.FP8, PrecisionType.BF16_FP16_FP32
+FAMILIES = ["gemm", "grouped_gemm", "attn", "sparse_attn", "moe_dispatch_combine"]
+
+
+def setter(family):
+    return getattr(GlobalBackendManager, f"set_{family}_backend")
+
+
+def getter(family):
+    return getattr(GlobalBackendManager, f"get_{family}_backend")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_setter_without_precision_sets_all(family):
+    setter(family)(BackendType.TRITON)
+    assert all(getter(family)(p) == BackendChoice(BackendType.TRITON) for p in PrecisionType)
+    assert all(getter(other)(OTHER) is None for other in FAMILIES if other != family)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_setter_for_one_precision_leaves_the_variable_in_force_for_others(monkeypatch, family):
+    monkeypatch.setenv(f"PRIMUS_TURBO_{family.upper()}_BACKEND", "ck")
+    setter(family)("triton", FP8)
+    assert getter(family)(FP8).backend is BackendType.TRITON
+    assert getter(family)(OTHER).backend is BackendType.CK
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_none_takes_a_setter_back(monkeypatch, family):
+    monkeypatch.setenv(f"PRIMUS_TURBO_{family.upper()}_BACKEND", "ck")
+    setter(family)(BackendType.TRITON)
+    setter(family)(None, FP8)
+    assert getter(family)(FP8).backend is BackendType.CK
+    assert getter(family)(OTHER).backend is BackendType.TRITON
+    setter(family)(None)
+    assert getter(family)(OTHER).backend is BackendType.CK
+
+
+def test_auto_tune_through_a_setter():
+    GlobalBackendManager.set_attn_backend(auto_tune=True)
+    assert GlobalBackendManager.get_attn_backend(OTHER) == BackendChoice(auto_tune=True)
+
+
+def test_backend_and_auto_tune_together_are_an_error():
+    with pytest.raises(UnsupportedError, match="not both"):
+        GlobalBackendManager.set_gemm_backend(BackendType.TRITON, auto_tune=True)
+
+
+def test_moe_exchange_cannot_be_tuned():
+    with pytest.raises(UnsupportedError, match="cannot be auto-tuned"):
+        GlobalBackendManager.set_moe_dispatch_combine_backend(auto_tune=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("cutlass",), "'cutlass' is not a backend; accepted are CK"),
+        (("FlyDSL",), "FLYDSL is on the roadmap"),
+        ((BackendType.TRITON, "fp8"), "precision='fp8' must be a PrecisionType"),
+    ],
+)
+def test_bad_arguments_are_named_and_change_nothing(arguments, complaint):
+    GlobalBackendManager.set_gemm_backend("ck")
+    with pytest.raises(UnsupportedError, match=complaint):
+        GlobalBackendManager.set_gemm_backend(*arguments)
+    assert GlobalBackendManager.get_gemm_backend(FP8).backend is BackendType.CK
+
+
+def test_set_auto_tune_holds_over_the_variable(monkeypatch):
+    monkeypatch.setenv("PRIMUS_TURBO_AUTO_TUNE", "1")
+    GlobalBackendManager.set_auto_tune(False)
+    assert not GlobalBackendManager.auto_tune_enabled()
+    GlobalBackendManager.set_auto_tune(None)
+    assert GlobalBackendManager.auto_tune_enabled()
+    with pytest.raises(UnsupportedError, match="enabled=1"):
+        GlobalBackendManager.set_auto_tune(1)
+
+
+def test_reset_restores_the_state_after_import(monkeypatch):
+    GlobalBackendManager.set_gemm_backend("ck")
+    GlobalBackendManager.set_auto_tune(True)
+    cache_for("some_op").put(("key",), TuneEntry(BackendType.CK, 1.0))
+    GlobalBackendManager.reset()
+    assert GlobalBackendManager.get_gemm_backend(FP8) is None
+    assert not GlobalBackendManager.auto_tune_enabled()
+    assert len(cache_for("some_op")) == 0
+
+
+def test_backend_values_are_those_that_users_of_the_field_know():
+    known = {"CK": 1, "HIPBLASLT": 2, "AITER": 3, "TRITON": 4, "DEEP_EP": 5, "TURBO": 6}
+    assert {name: BackendType[name].value for name in known} == known

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""Ahead-of-time audit: the Triton GEMM compiles for gfx942 and gfx950, spills nothing, uses no scratch, fits LDS.
+
+The default run takes a few forms of every row of the table; `-m audit_full` takes them all.
+A process whose triton is interpreting cannot compile, so the compilations run in a child without TRITON_INTERPRET.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+from turbo_core import arch_facts
+
+# Compiles every record and prints one JSON line each.
+CHILD = """
+import json, re, sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from turbo_gemm.triton.gemm_audit import audit_configs
+
+arch, full, operand_bytes = sys.argv[1], sys.argv[2] == "full", int(sys.argv[3])
+for record in audit_configs(arch, full=full, operand_bytes=operand_bytes):
+    source = ASTSource(record.kernel, record.signature, record.constexprs, record.attrs)
+    target = GPUTarget("hip", record.arch, 64)
+    compiled = triton.compile(source, target=target, options=dict(record.options))
+    text = compiled.asm["amdgcn"]
+    read = lambda key: int(re.search(r"\\." + key + r":\\s+(\\d+)", text).group(1))
+    keys = ("vgpr_count", "vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size")
+    print(json.dumps({"name": record.name, "lds": compiled.metadata.shared, "lds_estimate": record.lds_estimate,
+                      "mfma": text.count("v_mfma"), **{key: read(key) for key in keys}}), flush=True)
+"""
+
+
+def audit(arch: str, extent: str, operand_bytes: int) -> list[dict]:
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path and Path(path).is_dir())
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, arch, extent, str(operand_bytes)], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check(arch: str, extent: str, operand_bytes: int, at_least: int) -> None:
+    records = audit(arch, extent, operand_bytes)
+    assert len(records) >= at_least
+    limit = arch_facts(arch).lds_bytes
+    faults = []
+    for record in records:
+        for key in ("vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size"):
+            if record[key]:
+                faults.append(f"{record['name']}: {key} = {record[key]}")
+        if record["lds"] > limit:
+            faults.append(f"{record['name']}: {record['lds']} bytes of LDS, {limit} there are")
+        if record["lds"] > record["lds_estimate"]:
+            faults.append(f"{record['name']}: {record['lds']} bytes of LDS, the table reckons {record['lds_estimate']}")
+        if record["mfma"] == 0:
+            faults.append(f"{record['name']}: no matrix instruction")
+    assert not faults, f"{len(faults)} of {len(records)} on {arch}:\n" + "\n".join(faults)
+
+
+@pytest.mark.parametrize("operand_bytes", [2, 4])
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_audit(arch, operand_bytes):
+    check(arch, "some", operand_bytes, at_least=12)
+
+
+@pytest.mark.audit_full
+@pytest.mark.parametrize("operand_bytes", [2, 4])
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_audit_full(arch, operand_bytes):
+    check(arch, "full", operand_bytes, at_least=150)

@@ -66,6 +66,7 @@ def run_lint(session: nox.Session, python: str) -> list[str]:
         "ruff check": ["-m", "ruff", "check", "."],
         "ruff format": ["-m", "ruff", "format", "--check", "."],
         "mypy": ["-m", "mypy"],
+        "clang-format": ["-m", "tools.clang_format"],
     }
     failed = []
     for name, command in checks.items():
@@ -82,6 +83,7 @@ def lint(session: nox.Session) -> None:
     if arguments == ["--fix"]:
         session.run(python, "-m", "ruff", "check", "--fix", ".", external=True)
         session.run(python, "-m", "ruff", "format", ".", external=True)
+        session.run(python, "-m", "tools.clang_format", "--fix", external=True)
     elif arguments:
         session.error(f"lint takes --fix and nothing else, not {' '.join(arguments)}")
     if failed := run_lint(session, python):
@@ -126,6 +128,14 @@ def isolation(session: nox.Session) -> None:
     """Build every wheel and sdist, install each alone in a clean environment, smoke-test it from outside the tree."""
     python, arguments = environment(session)
     pytest(session, python, ["tests-integration/test_isolation.py"], arguments)
+
+
+@nox.session
+def audit(session: nox.Session) -> None:
+    """Registers, spills and LDS of every kernel of every wheel, in every configuration (half an hour)."""
+    python, arguments = environment(session)
+    env = {"TRITON_INTERPRET": "0"}
+    session.run(python, "-m", "turbo_core", "audit", *(arguments or ["--full"]), env=env, external=True)
 
 
 @nox.session

@@ -138,8 +138,15 @@ class DevEnv:
         )
 
     def _wheels_digest(self) -> str:
-        parts = [(w.name, (w.path / "pyproject.toml").read_text()) for w in wheels(self.root / "packages")]
-        return _digest(*(text for part in parts for text in part))
+        """Of what an editable install is made from: every pyproject.toml, and native code, which is compiled then."""
+        present = wheels(self.root / "packages")
+        parts = [text for wheel in present for text in (wheel.name, (wheel.path / "pyproject.toml").read_text())]
+        if any((wheel.path / "CMakeLists.txt").exists() for wheel in present):
+            folders = [self.root / "csrc-common", *(wheel.path / "csrc" for wheel in present)]
+            files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+            files += [wheel.path / "CMakeLists.txt" for wheel in present if (wheel.path / "CMakeLists.txt").exists()]
+            parts += [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)]
+        return _digest(*parts)
 
     def _describe_base(self) -> dict:
         return json.loads(self._output([self.base_python or sys.executable, "-c", DESCRIBE]))

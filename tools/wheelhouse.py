@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import configparser
 import email
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,9 @@ from tools.monorepo import PACKAGES, USERS_OWN, Wheel, normalised, wheels
 
 WHEEL_LIMIT = 5 * 1024 * 1024
 SDIST_TOP = {"PKG-INFO", "README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "src", "tests", ".gitignore"}
+SDIST_TOP |= {"CMakeLists.txt", "csrc", "csrc-common", "hatch_build.py"}  # of wheels with native code
+# What a build makes (kernels, their library, front ends) or brings from csrc-common, inside the package.
+BUILT = re.compile(r"\w+/(lib/[\w.]+\.(so|hsaco|json)|(pytorch|jax)/_C\.[\w.-]+\.so|csrc_common/.+)")
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,8 @@ def _difference(package: Wheel, inside: set[str]) -> list[str]:
     tree = {path.relative_to(source).as_posix() for path in package.source.rglob("*") if path.is_file()}
     tree = {name for name in tree if not _is_rubbish(name)}
     lost = [f"lost src/{name}" for name in sorted(tree - inside)]
-    return lost + [f"{name} is not in src/" for name in sorted(inside - tree) if not _is_rubbish(name)]
+    more = [name for name in sorted(inside - tree) if not (_is_rubbish(name) or BUILT.fullmatch(name))]
+    return lost + [f"{name} is not in src/" for name in more]
 
 
 def _is_rubbish(name: str) -> bool:

@@ -23,11 +23,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "common")]
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
+from torch import Tensor  # noqa: E402
+
 from benchmark.common.machine import Machine, find_machine  # noqa: E402
 from benchmark.common.results import format_table, geometric_mean, write_csv  # noqa: E402
 from benchmark.common.timing import Budget, measure  # noqa: E402
-from torch import Tensor  # noqa: E402
-
 from turbo_norm_act import geglu, layernorm, rmsnorm, rmsnorm_residual, swiglu  # noqa: E402
 from turbo_testing import metrics  # noqa: E402
 from turbo_testing.cases import load  # noqa: E402

@@ -9,6 +9,7 @@ import pytest
 import turbo_core
 import turbo_core.low_precision
 import turbo_gemm
+import turbo_norm_act
 
 PER_DEVICE = ("float8_e4m3", "float8_e5m2", "float4_e2m1fn_x2")
 
@@ -21,8 +22,11 @@ def turbo():
 
 
 def test_ops_and_modules_are_those_of_the_wheels(turbo):
-    assert turbo.ops.gemm is turbo_gemm.gemm
-    assert turbo.modules.Linear is turbo_gemm.Linear
+    wheels = {"gemm": turbo_gemm, "Linear": turbo_gemm}
+    for part in (turbo.ops, turbo.modules):
+        for name in part.__all__:
+            assert getattr(part, name) is getattr(wheels.get(name, turbo_norm_act), name), name
+    assert {*turbo.ops.__all__, *turbo.modules.__all__} == {*turbo_gemm.__all__, *turbo_norm_act.__all__}
 
 
 def test_core_backend_is_turbo_core(turbo):

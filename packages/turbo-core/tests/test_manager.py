@@ -8,6 +8,7 @@ from turbo_core.tune_cache import TuneEntry, cache_for
 
 FP8, OTHER = PrecisionType.FP8, PrecisionType.BF16_FP16_FP32
 FAMILIES = ["gemm", "grouped_gemm", "attn", "sparse_attn", "moe_dispatch_combine"]
+EVERY_FAMILY = [*FAMILIES, "norm_act"]  # which no variable governs
 
 
 def setter(family):
@@ -18,11 +19,13 @@ def getter(family):
     return getattr(GlobalBackendManager, f"get_{family}_backend")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_setter_without_precision_sets_all(family):
     setter(family)(BackendType.TRITON)
     assert all(getter(family)(p) == BackendChoice(BackendType.TRITON) for p in PrecisionType)
-    assert all(getter(other)(OTHER) is None for other in FAMILIES if other != family)
+    assert all(getter(other)(OTHER) is None for other in EVERY_FAMILY if other != family)
+    setter(family)(None)
+    assert getter(family)(OTHER) is None
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -256,9 +256,7 @@ def test_blas_sums_in_float32_and_the_users_settings_come_back(monkeypatch, blas
 # --- what the choice costs ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(
-    torch.cuda.is_available(), reason="the limit is for CI; benchmark/core prints yours"
-)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the limit is for CI; benchmark/core prints yours")
 @pytest.mark.parametrize("setting", ["default", "named", "auto-tuned"])
 def test_dispatch_adds_less_than_3_microseconds(monkeypatch, setting):
     """Warm, over calling the backend directly, in this thread's own time: the machine has other work."""

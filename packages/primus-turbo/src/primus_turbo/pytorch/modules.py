@@ -2,5 +2,6 @@
 """The ops as `torch.nn.Module`s."""
 
 from turbo_gemm import Linear
+from turbo_norm_act import GeGLU, LayerNorm, RMSNorm, SwiGLU
 
-__all__ = ["Linear"]
+__all__ = ["GeGLU", "LayerNorm", "Linear", "RMSNorm", "SwiGLU"]

@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What an ahead-of-time audit of the Triton GEMM compiles: every row of the tile table in every form it is launched in.
+"""What the audit (``python -m turbo_core audit``) compiles: every row of the tile table in every form of its launch.
 
-    for record in audit_configs("gfx950"):
-        source = ASTSource(record.kernel, record.signature, record.constexprs, record.attrs)
-        triton.compile(source, target=GPUTarget("hip", record.arch, 64), options=record.options)
-
-`full=False` keeps, of each row, one layout each of the plain, masked, biased and accumulating forms.
+``full=False`` keeps, of each row, one layout each of the plain, masked, biased and accumulating forms.
 """
 
 from __future__ import annotations
@@ -15,36 +11,21 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from turbo_core.audit import TritonKernel
 from turbo_core.device import arch_facts
 from turbo_gemm.triton.gemm_kernel import gemm_kernel
 from turbo_gemm.triton.gemm_tiles import TABLE, Tile, group_rows, lds_bytes
 
-__all__ = ["AuditRecord", "audit_configs", "tile_records"]
+__all__ = ["GemmRecord", "audit_configs", "kernels", "tile_records"]
 
 LAYOUTS = ("NN", "NT", "TN", "TT")  # T: A is stored as [K, M], B as [N, K]
 _POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32"}
 
 
 @dataclass(frozen=True)
-class AuditRecord:
-    """One compilation.
+class GemmRecord(TritonKernel):
+    """One compilation; ``lds_estimate`` is what the table's model reckons the launch takes of LDS, at most."""
 
-    Attributes:
-        kernel: the @triton.jit function.
-        name: readable and unique: row, dtypes, layout, form.
-        arch: gfx942 or gfx950.
-        signature, constexprs, attrs: as `triton.compiler.ASTSource` takes them.
-        options: launch options.
-        lds_estimate: what the table's model reckons the launch takes of LDS, at most.
-    """
-
-    kernel: Any
-    name: str
-    arch: str
-    signature: dict[str, str]
-    constexprs: dict[str, Any]
-    attrs: dict[tuple[int, ...], list[list[Any]]]
-    options: dict[str, Any]
     lds_estimate: int
 
 
@@ -83,7 +64,12 @@ _FULL = (
 )
 
 
-def audit_configs(arch: str, *, full: bool = True, operand_bytes: int | None = None) -> Iterator[AuditRecord]:
+def kernels(arch: str, full: bool) -> Iterator[TritonKernel]:
+    """The wheel's kernels, as the entry points ``turbo_core.audit`` want them listed."""
+    return audit_configs(arch, full=full)
+
+
+def audit_configs(arch: str, *, full: bool = True, operand_bytes: int | None = None) -> Iterator[GemmRecord]:
     """Every launch form of every row of `arch` ("gfx942" or "gfx950"), of both operand sizes or one."""
     for (target, size), rows in TABLE.items():
         if target == arch and operand_bytes in (None, size):
@@ -91,7 +77,7 @@ def audit_configs(arch: str, *, full: bool = True, operand_bytes: int | None = N
                 yield from tile_records(tile, arch, size, full=full)
 
 
-def tile_records(tile: Tile, arch: str, operand_bytes: int, *, full: bool = True) -> Iterator[AuditRecord]:
+def tile_records(tile: Tile, arch: str, operand_bytes: int, *, full: bool = True) -> Iterator[GemmRecord]:
     """The launch forms of one row."""
     pairs: tuple[tuple[str, str], ...]
     if operand_bytes == 2:
@@ -117,7 +103,7 @@ def _launched(tile: Tile, layout: str, form: _Form) -> bool:
     return tile.needs == "any" or (regular and (tile.needs == "regular" or not edges))
 
 
-def _record(tile: Tile, arch: str, operand_bytes: int, pair: tuple[str, str], layout: str, form: _Form) -> AuditRecord:
+def _record(tile: Tile, arch: str, operand_bytes: int, pair: tuple[str, str], layout: str, form: _Form) -> GemmRecord:
     c_dtype = form.c_dtype or pair[0]
     a_first, b_first = layout[0] == "T", layout[1] == "T"
     unit_stride = {
@@ -173,4 +159,4 @@ def _record(tile: Tile, arch: str, operand_bytes: int, pair: tuple[str, str], la
     options = dict(num_warps=tile.num_warps, num_stages=tile.num_stages, enable_fp_fusion=True, **dict(tile.options))
     name = f"{tile.name} {pair[0]}x{pair[1]}->{c_dtype} {layout} {form.name}"
     estimate = lds_bytes(tile, arch, operand_bytes, out_bytes=4 if c_dtype == "fp32" else 2)
-    return AuditRecord(gemm_kernel, name, arch, signature, constexprs, attrs, options, estimate)
+    return GemmRecord(name, arch, gemm_kernel, signature, constexprs, attrs, options, estimate)

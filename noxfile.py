@@ -45,9 +45,9 @@ def pytest(session: nox.Session, python: str, paths: list[str], arguments: list[
 
 @nox.session
 def quickstart(session: nox.Session) -> None:
-    """Train a small model with Turbo next to the same model in plain torch, on whatever is here (CPU included)."""
+    """Install the wheels and train a small model with them next to the same model in plain torch, CPU included."""
     python, arguments = environment(session)
-    session.run(python, "examples/train_digits.py", *arguments, external=True)
+    session.run(python, "-m", "tools.quickstart", "examples/train_digits.py", *arguments, external=True)
 
 
 @nox.session

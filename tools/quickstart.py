@@ -2,7 +2,7 @@
 """Runs a program of examples/ on the wheels as a user would install them: `python -m tools.quickstart PROGRAM ...`.
 
 The wheels are built and installed, not editable, into `.nox/quickstart`, a virtual environment of its own that takes
-torch and the other requirements from the shared environment by a plain path, so that what is editable there stays there.
+torch and the other requirements from the shared environment by a plain path, so what is editable there stays there.
 """
 
 from __future__ import annotations

@@ -80,6 +80,8 @@ def _find(where: torch.device | str | int | None) -> DeviceFacts:
     if where is None:
         where = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(where)
+    if device in _facts:
+        return _facts[device]
     if device.type == "cpu":
         found = _NOMINAL[_simulated[-1]] if _simulated else _CPU
     elif device.type != "cuda":

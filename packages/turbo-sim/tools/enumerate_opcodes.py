@@ -124,6 +124,9 @@ def main() -> None:
     print("// SPDX-License-Identifier: MIT")
     print("// Made by tools/enumerate_opcodes.py from llvm-mc's answers. OP(mnemonic, format, opcode on gfx942, on gfx950,")
     print("//   class, destination, source 0, 1, 2): operand types; -1: the architecture does not have it.")
+    for name, e in list(table.items()):  # the 16-byte forms: the second half is the opcode of the unscaled instruction
+        if name.startswith("v_mfma_f32_") and name.endswith("_f8f6f4"):
+            table[name.replace("v_mfma_f32", "v_mfma_scale_f32")] = {"fmt": "VOP3PX2", "ops": e["ops"], "text": e["text"]}
     for name, e in table.items():
         cls, sig = signatures.signature(name, e["fmt"], e["text"])
         print(f'OP({name}, {e["fmt"]}, {e["ops"][0]:#x}, {e["ops"][1]:#x}, {cls}, '.replace("-0x1", "-1")

@@ -80,7 +80,7 @@ def signature(name: str, fmt: str, text: str) -> tuple[str, list[str]]:
     """Class and [destination, source 0, source 1, source 2] as type names; "b128"-like names give a width only."""
     cls = instruction_class(name, fmt)
     tokens = [t.strip() for t in _split(text)]
-    if fmt not in ("SOP1", "SOP2", "SOPC", "SOPK", "VOP1", "VOP2", "VOPC", "VOP3", "VOP3P"):
+    if fmt not in ("SOP1", "SOP2", "SOPC", "SOPK", "VOP1", "VOP2", "VOPC", "VOP3", "VOP3P", "VOP3PX2"):
         return cls, [" ".join(f"{t[0] if t[0] in 'sva' else '-'}{_dwords(t)}" for t in tokens), "", "", ""]
     scalar_second = fmt in ("VOP2", "VOP3") and len(tokens) > 1 and (tokens[1] == "vcc" or tokens[1].startswith("s[")) and name != "v_writelane_b32"
     destination: str | None = None

@@ -53,6 +53,14 @@ def _number(name: str, position: int, dwords: int) -> str:
         token = tokens[0] if position in (-1, 2) else tokens[-1]
     else:
         token = tokens[0] if position == -1 else tokens[1]
+    if name.startswith("v_cvt_scalef32") and position >= 1:
+        return "f32"
+    if re.match(r"v_cmpx?_class", name) and position == 1 or name.startswith("v_cvt_f32_ubyte") and position == 0:
+        return "b32"
+    if name == "v_cvt_pk_u8_f32" and position >= 1:
+        return "b32"
+    if name.startswith("v_dot2") and position in (0, 1):
+        return {"f16": "pf16"}.get(token, "p16") if name[:5] != "v_dot2c" else "b32"
     if name.startswith("v_mfma"):
         return "f64" if token == "f64" and dwords % 2 == 0 else ("f32" if token == "f32" else "b32")
     if name.startswith("v_pk_") and token == "f32":
@@ -76,12 +84,38 @@ EXCEPTIONS: dict[str, dict[int, str]] = {
 }
 
 
+def _memory(name: str, fmt: str, tokens: list[str]) -> list[str]:
+    """DS: destination, address, data0, data1. Others: destination, address or base, "", data. By the register numbers asked."""
+    width = {re.sub(r"[^\d].*", "", t[1:].lstrip("[")): _dwords(t) for t in tokens if re.match(r"[sva][\[\d]", t)}
+
+    def b(n: int | None) -> str:
+        return "" if not n else {1: "b32", 2: "b64"}.get(n, f"b32x{n}")
+
+    if fmt == "DS":
+        return [b(width.get("12")), b(width.get("20")), b(width.get("40")), b(width.get("60"))]
+    if fmt == "SOPP":
+        return ["", "", "", ""]
+    if fmt == "SMEM":
+        if not tokens:
+            return ["", "", "", ""]
+        n = width.get("12") if "12" in width else (_dwords(tokens[0]) if "memtime" in name or "realtime" in name else None)
+        stores = "store" in name or "atomic" in name
+        returned = None if "store" in name else (n // 2 if "cmpswap" in name and n else n)
+        return [b(returned), b(width.get("20")), "", b(n if stores else None)]
+    atomic, load = "atomic" in name, "load" in name
+    n = width.get("12") if fmt in ("MUBUF", "MTBUF") or (load and not atomic) else width.get("40")
+    if "_lds_" in name:
+        n = None
+    returned = n if load else (n // 2 if "cmpswap" in name and n else n) if atomic else None
+    return [b(returned), b(width.get("20")), "", b(None if load else n)]
+
+
 def signature(name: str, fmt: str, text: str) -> tuple[str, list[str]]:
     """Class and [destination, source 0, source 1, source 2] as type names; "b128"-like names give a width only."""
     cls = instruction_class(name, fmt)
     tokens = [t.strip() for t in _split(text)]
     if fmt not in ("SOP1", "SOP2", "SOPC", "SOPK", "VOP1", "VOP2", "VOPC", "VOP3", "VOP3P", "VOP3PX2"):
-        return cls, [" ".join(f"{t[0] if t[0] in 'sva' else '-'}{_dwords(t)}" for t in tokens), "", "", ""]
+        return cls, _memory(name, fmt, tokens)
     scalar_second = fmt in ("VOP2", "VOP3") and len(tokens) > 1 and (tokens[1] == "vcc" or tokens[1].startswith("s[")) and name != "v_writelane_b32"
     destination: str | None = None
     if fmt == "SOPC" or name in ("s_setpc_b64", "s_rfe_b64", "s_cbranch_join", "s_set_gpr_idx_idx"):
@@ -102,6 +136,8 @@ def signature(name: str, fmt: str, text: str) -> tuple[str, list[str]]:
             return t if n == 2 else f"{t}x{n}"
         return _number(name, position, n)
 
+    if name in ("v_readlane_b32", "v_writelane_b32"):  # asked for with more vector operands than they take
+        sources = sources[:2]
     out = [one(-1, destination) if destination else ""]
     out += [one(k, t) for k, t in enumerate(sources[:3])]
     return cls, (out + [""] * 4)[:4]

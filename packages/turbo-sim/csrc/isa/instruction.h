@@ -31,7 +31,8 @@ enum class Format : uint8_t {
   VOP3,             // 64-bit form of VOP1/2/C and of the VOP3-only opcodes, also those with a scalar destination (VOP3B)
   VOP3P,            // packed and mixed-precision
   MFMA,             // VOP3P-MAI, also v_accvgpr_*; scaled forms are 16 bytes
-  DS, MUBUF, MTBUF, FLAT, GLOBAL, SCRATCH
+  DS, MUBUF, MTBUF, FLAT, GLOBAL, SCRATCH,
+  VOP3PX2           // only in opcodes.def: scaled MFMA, 16 bytes; decoded as MFMA
 };
 
 enum class Kind : uint8_t {

@@ -131,10 +131,9 @@ def signature(name: str, fmt: str, text: str) -> tuple[str, list[str]]:
         if name in EXCEPTIONS and position in EXCEPTIONS[name]:
             return EXCEPTIONS[name][position]
         n = _dwords(token) if token not in ("vcc",) else 2
-        if n > 2 or (n == 2 and fmt.startswith("SOP")):
-            t = _number(name, position, n)
-            return t if n == 2 else f"{t}x{n}"
-        return _number(name, position, n)
+        t = _number(name, position, n)
+        natural = 2 if t in ("b64", "i64", "f64", "pf32") else 1
+        return t if n == natural else f"{t}x{n}"
 
     if name in ("v_readlane_b32", "v_writelane_b32"):  # asked for with more vector operands than they take
         sources = sources[:2]

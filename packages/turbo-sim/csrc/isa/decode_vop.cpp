@@ -187,14 +187,20 @@ unsigned f8f6f4_dwords(unsigned format) {
 void decode_mfma(const uint32_t w, const uint32_t x, const Words &words, Instruction &i, bool f8f6f4) {
   const OpInfo &info = op_info(i.op);
   i.format = Format::MFMA;
+  if (info.cls != InstClass::Mfma) { // v_accvgpr_read / write: the register file follows from the opcode alone
+    const bool read = i.op == Op::v_accvgpr_read_b32;
+    const unsigned code = bits(x, 0, 9);
+    i.dst = vector_operand(bits(w, 0, 8), info.types[0], !read);
+    i.src[0] = code >= 256 ? vector_operand(code - 256, info.types[1], read) : decode_source(code, info.types[1], words, 4);
+    return;
+  }
   i.cbsz = uint8_t(bits(w, 8, 3));
   i.abid = uint8_t(bits(w, 11, 4));
   i.blgp = uint8_t(bits(x, 29, 3));
   const bool acc_cd = bits(w, 15, 1);
-  i.dst = vector_operand(bits(w, 0, 8), info.types[0], acc_cd || i.op == Op::v_accvgpr_write_b32);
-  if (i.op == Op::v_accvgpr_read_b32) i.dst = vector_operand(bits(w, 0, 8), info.types[0]);
+  i.dst = vector_operand(bits(w, 0, 8), info.types[0], acc_cd);
   const unsigned source[3] = {bits(x, 0, 9), bits(x, 9, 9), bits(x, 18, 9)};
-  const bool acc[3] = {bits(x, 27, 1) || i.op == Op::v_accvgpr_read_b32, bool(bits(x, 28, 1)), acc_cd};
+  const bool acc[3] = {bool(bits(x, 27, 1)), bool(bits(x, 28, 1)), acc_cd};
   const unsigned format[2] = {i.cbsz, i.blgp};
   for (unsigned k = 0; k < 3; ++k) {
     OperandType t = info.types[k + 1];
@@ -219,6 +225,7 @@ void decode_vop3p(Arch arch, const Words &words, Instruction &i) {
     i.op = is_f8f6f4(inner) ? find_op(arch, Format::VOP3PX2, inner) : Op::invalid;
     if (i.op == Op::invalid) fail("scale prefix before opcode", inner);
     decode_mfma(words.w[2], words.w[3], words, i, true);
+    i.abid = 0; // set in the second half, without meaning there
     i.src[3] = decode_source(bits(x, 0, 9), {Type::F32, 1}, words, 4);
     i.src[4] = decode_source(bits(x, 9, 9), {Type::F32, 1}, words, 4);
     i.op_sel = uint8_t(bits(w, 11, 3));

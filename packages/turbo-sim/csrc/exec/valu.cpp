@@ -108,14 +108,36 @@ void result_f64(Wave &w, const Instruction &i, uint64_t *values) {
   write64(w, i, values);
 }
 
-void result_f16(Wave &w, const Instruction &i, uint32_t *values, bool keep_high) {
+void settle_f16(const Wave &w, const Instruction &i, uint32_t *values) {
   if (!keep_output_denormals(w.mode.denorm64))
     for (unsigned l = 0; l < kLanes; ++l) values[l] = flush16(values[l]);
   if (i.omod)
     for (unsigned l = 0; l < kLanes; ++l) values[l] = encode(f16_to_f32(values[l]) * kOutputScale[i.omod], kF16);
   if (i.clamp)
     for (unsigned l = 0; l < kLanes; ++l) values[l] = f32_to_f16(clamp01(f16_to_f32(values[l]), w.mode.dx10_clamp));
+}
+
+void result_f16(Wave &w, const Instruction &i, uint32_t *values, bool keep_high) {
+  settle_f16(w, i, values);
   write16(w, i, values, keep_high);
+}
+
+void register_valu(Registry &r) {
+  register_vop_int(r);
+  register_vop_int16(r);
+  register_vop_int64(r);
+  register_vop_f32(r);
+  register_vop_trans(r);
+  register_vop_f64(r);
+  register_vop_f16(r);
+  register_vop_div(r);
+  register_vop_cvt(r);
+  register_vop_cvt_fp8(r);
+  register_vop_cvt_scale(r);
+  register_vop_cmp(r);
+  register_vop_lane(r);
+  register_vop3p(r);
+  register_vop3p_dot(r);
 }
 
 } // namespace turbo_sim

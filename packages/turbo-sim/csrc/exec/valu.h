@@ -114,6 +114,8 @@ void result_f32(Wave &, const Instruction &, uint32_t *values);
 /// The same for f64 and for f16 in the low halves (`keep_high`: the register's upper half is preserved).
 void result_f64(Wave &, const Instruction &, uint64_t *values);
 void result_f16(Wave &, const Instruction &, uint32_t *values, bool keep_high);
+/// The arithmetic part of result_f16: flush, omod, clamp.
+void settle_f16(const Wave &, const Instruction &, uint32_t *values);
 
 // Raw 32-bit loops.
 template <class F> inline void unary32(Wave &w, const Instruction &i, F f) {

@@ -34,8 +34,6 @@ template <class Bits, class Value, bool MAX, Bits QUIET> struct Select {
     r = x == y ? equal : r;
     r = nan_b ? a : r;
     r = nan_a ? b : r;
-    const Bits both = a | QUIET;
-    r = nan_a && nan_b ? both : r; // the second NaN in hardware's text; the sign of a NaN has no meaning
     const bool signal_b = ieee && nan_b && !(b & QUIET), signal_a = ieee && nan_a && !(a & QUIET);
     r = signal_b ? (b | QUIET) : r;
     r = signal_a ? (a | QUIET) : r;

@@ -19,6 +19,8 @@ const Registry &registry() {
     register_salu(r);
     register_control(r);
     register_smem(r);
+    register_valu(r);
+    register_mfma(r);
     return r;
   }();
   return table;

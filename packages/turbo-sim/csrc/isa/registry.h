@@ -40,5 +40,7 @@ const Registry &registry();
 void register_salu(Registry &);    // exec/salu*.cpp
 void register_control(Registry &); // exec/control.cpp: branches, waits, barriers, hwreg
 void register_smem(Registry &);    // exec/smem.cpp
+void register_valu(Registry &);    // exec/valu.cpp: all vop_*.cpp and vop3p*.cpp
+void register_mfma(Registry &);    // exec/mfma.cpp
 
 } // namespace turbo_sim

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+// f16 arithmetic on lanes: exact intermediate, one rounding as MODE says.
+#pragma once
+
+#include "exec/vop_float.h"
+#include "numerics/formats.h"
+
+namespace turbo_sim {
+
+/// a * b + c in double with round-to-odd, so that rounding the result to f16 is the only rounding that counts.
+/// Sums of f16 products fit 53 bits except for far-apart exponents; the error of the sum then goes to the last bit.
+inline double f16_fma_exact(float a, float b, float c) {
+  const double p = double(a) * double(b), q = double(c);
+  const double s = p + q;
+  const double t = s - p;
+  const double error = (p - (s - t)) + (q - t);
+  const uint64_t bits = as_bits(s);
+  const bool lossy = error != 0.0 && s - s == 0.0; // finite
+  const bool outward = (error > 0.0) == (s > 0.0);
+  const uint64_t odd = (bits & 1) ? bits : outward ? bits | 1 : bits - 1;
+  return as_double(lossy ? odd : bits);
+}
+
+/// Exact (or round-to-odd) double to f16.
+struct F16Rounding {
+  bool fast; // nearest even, no clamping: the inline conversion
+  Round round;
+  Overflow overflow;
+  explicit F16Rounding(const Mode &m)
+      : fast(m.round64 == 0 && !m.fp16_ovfl), round(Round(m.round64)),
+        overflow(m.fp16_ovfl ? Overflow::clamp : Overflow::ieee) {}
+  uint32_t operator()(double value) const {
+    if (!fast) return encode(value, kF16, round, overflow);
+    // double to float with round-to-odd, then the single rounding to f16.
+    const uint64_t bits = as_bits(value);
+    const uint64_t rest = bits & ((1ull << 29) - 1);
+    const uint64_t kept = bits - rest;
+    const float odd = float(as_double(rest ? kept | 1ull << 29 : kept));
+    return value - value == 0.0 ? f32_to_f16(odd) : f32_to_f16(float(value));
+  }
+};
+
+/// First NaN among the sources made quiet, or the default NaN.
+inline uint32_t settle_nan16(uint32_t r, uint32_t a, uint32_t b, uint32_t c) {
+  auto nan = [](uint32_t x) { return (x & 0x7FFF) > 0x7C00; };
+  const uint32_t source = nan(a) ? a : nan(b) ? b : nan(c) ? c : 0x7E00u;
+  return nan(r) ? (source | 0x200u) & 0xFFFF : r;
+}
+
+inline uint32_t f16_min_max(bool max, bool ieee, uint32_t a, uint32_t b) {
+  auto nan = [](uint32_t x) { return (x & 0x7FFF) > 0x7C00; };
+  const float x = f16_to_f32(a), y = f16_to_f32(b);
+  uint32_t r = (max ? x > y : x < y) ? a : b;
+  r = x == y ? (max ? a & b : a | b) : r;
+  r = nan(b) ? a : r;
+  r = nan(a) ? b : r;
+  r = ieee && nan(b) && !(b & 0x200) ? b | 0x200 : r;
+  r = ieee && nan(a) && !(a & 0x200) ? a | 0x200 : r;
+  return r;
+}
+
+} // namespace turbo_sim

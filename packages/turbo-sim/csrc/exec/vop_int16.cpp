@@ -87,7 +87,7 @@ TERNARY_KEEP(X)
     binary16(w, i, keep, [](uint32_t a, uint32_t b) -> uint32_t { return expr; });                                     \
   }                                                                                                                    \
   Handler name##_form(const Instruction &i) {                                                                          \
-    require_modifiers(i, kClamp | kOpSel);                                                                             \
+    require_modifiers(i, keep ? kClamp | kOpSel : kClamp);                                                                             \
     return i.clamp ? name##_saturating : name;                                                                         \
   }
 SATURATING(X)
@@ -134,8 +134,11 @@ Handler pack_form(const Instruction &i) {
 } // namespace
 
 void register_vop_int16(Registry &r) {
+#define X(name, expr) r.select(Op::name, bind_checked<name, kInt>);
+  BINARY(X)
+#undef X
 #define X(name, expr) r.select(Op::name, bind_checked<name, kOpSel>);
-  BINARY(X) BINARY_KEEP(X) TERNARY_KEEP(X)
+  BINARY_KEEP(X) TERNARY_KEEP(X)
 #undef X
 #define X(name, expr, keep) r.select(Op::name, name##_form); // after BINARY: replaces the plain form
   SATURATING(X)

@@ -5,9 +5,25 @@
 
 namespace turbo_sim {
 
+namespace {
+bool dpp_known(unsigned ctrl) {
+  if (ctrl < 0x100) return true; // quad_perm
+  switch (ctrl >> 4) {
+  case 0x10:
+  case 0x11:
+  case 0x12: return ctrl & 15; // row_shl, row_shr, row_ror by 1 to 15
+  case 0x13: return (ctrl & 3) == 0; // wave_shl, wave_rol, wave_shr, wave_ror by 1
+  case 0x14: return (ctrl & 15) < 4; // mirrors and row_bcast
+  case 0x15: return true;            // row_newbcast
+  default: return false;
+  }
+}
+} // namespace
+
 void require_modifiers(const Instruction &i, unsigned allow) {
   // v_bitop3 keeps its truth table in the places of neg, abs and omod; the decoder has moved it to `bitop3`.
   if (i.plain) return;
+  if (i.has_dpp && !dpp_known(i.dpp_ctrl)) throw NotImplemented("dpp_ctrl " + std::to_string(i.dpp_ctrl));
   if (!(allow & kNegAbs)) {
     if (i.neg) throw NotImplemented("neg");
     if (i.abs) throw NotImplemented("abs");

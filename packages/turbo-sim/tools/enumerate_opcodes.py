@@ -41,6 +41,8 @@ def variants() -> list[tuple[str, int, bytes]]:
         add("SOPP", op, 0xBF800000 | op << 16)
     for op in range(0x100):
         add("SMEM", op, 0xC0000000 | op << 18 | 1 << 17 | 12 << 6 | A >> 1, 0x10)
+        add("SMEM", op, 0xC0000000 | op << 18 | 12 << 6, 0)
+        add("SMEM", op, 0xC0000000 | op << 18, 0)
     for op in range(0x3E):
         add("VOP2", op, op << 25 | D << 17 | B << 9 | 256 + A)
         add("VOP2", op, op << 25 | D << 17 | B << 9 | 256 + A, 5)
@@ -121,6 +123,7 @@ def main() -> None:
             entry = table.setdefault(name, {"fmt": fmt, "ops": [-1, -1], "text": operands})
             if entry["fmt"] == fmt:
                 entry["ops"][arch_index] = op
+    table["s_sleep"] = {"fmt": "SOPP", "ops": [0x0E, 0x0E], "text": "1"}  # the sentinel hides itself
     print("// SPDX-License-Identifier: MIT")
     print("// Made by tools/enumerate_opcodes.py from llvm-mc's answers. OP(mnemonic, format, opcode on gfx942, on gfx950,")
     print("//   class, destination, source 0, 1, 2): operand types; -1: the architecture does not have it.")

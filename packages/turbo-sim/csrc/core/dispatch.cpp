@@ -25,6 +25,7 @@ struct Aligned {
 
 /// What the launch has in common for all workers.
 struct Context {
+  Context(const CodeObject &o, const Kernel &k, const LaunchArgs &a, const Options &p) : object(o), kernel(k), args(a), options(p) {}
   const CodeObject &object;
   const Kernel &kernel;
   const LaunchArgs &args;
@@ -263,7 +264,7 @@ void describe_registers(Context &c) {
 uint32_t lds_limit(Arch a) { return a == Arch::gfx942 ? 65536 : 163840; }
 
 Report launch(const CodeObject &object, const Kernel &kernel, const LaunchArgs &args, const Options &options) {
-  Context c{object, kernel, args, options, {}};
+  Context c(object, kernel, args, options);
   validate(c);
   describe_registers(c);
   Launch &l = c.launch;

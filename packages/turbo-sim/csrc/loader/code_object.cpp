@@ -266,4 +266,28 @@ std::shared_ptr<CodeObject> CodeObject::load(const uint8_t *p, size_t size, cons
   return object;
 }
 
+std::shared_ptr<CodeObject> CodeObject::from_text(Arch arch, const uint8_t *p, size_t size, uint32_t lds_bytes, uint32_t scratch_bytes,
+                                                  uint32_t vgprs, uint32_t agprs) {
+  auto object = std::make_shared<CodeObject>();
+  object->arch = arch;
+  object->image_size_ = (size + 4096) / 4096 * 4096;
+  object->image_.reset(static_cast<uint8_t *>(std::aligned_alloc(4096, object->image_size_)));
+  std::memset(object->image_.get(), 0, object->image_size_);
+  std::memcpy(object->image_.get(), p, size);
+  object->code = decode_section(arch, object->image_.get(), size);
+  object->code.address = object->image_begin();
+  Kernel k;
+  k.name = "kernel";
+  k.lds_bytes = lds_bytes;
+  k.scratch_bytes = scratch_bytes;
+  k.entry_address = object->image_begin();
+  const uint32_t arch_vgprs = std::clamp((vgprs + 3) / 4 * 4, 4u, 256u), total = (arch_vgprs + agprs + 7) / 8 * 8;
+  k.rsrc1 = (total / 8 - 1) | 0xf0u << 12 | 1u << 21 | 1u << 23; // denormals kept, DX10_CLAMP, IEEE
+  k.rsrc2 = 2 << 1 | 7 << 7 | 2 << 11;
+  k.rsrc3 = arch_vgprs / 4 - 1;
+  k.properties = 8;
+  object->kernels.push_back(k);
+  return object;
+}
+
 } // namespace turbo_sim

@@ -49,6 +49,10 @@ public:
   /// With `arch` given ("gfx942"), a code object for another architecture is a LoadError.
   static std::shared_ptr<CodeObject> load(const uint8_t *p, size_t size, const std::string &arch = "");
 
+  /// One kernel "kernel" from bare machine code: kernel arguments at s[0:1], work-group ids in s2, s3, s4. For tests.
+  static std::shared_ptr<CodeObject> from_text(Arch, const uint8_t *p, size_t size, uint32_t lds_bytes, uint32_t scratch_bytes,
+                                               uint32_t vgprs, uint32_t agprs);
+
   Arch arch = Arch::gfx950;
   Code code;
   std::vector<Kernel> kernels;

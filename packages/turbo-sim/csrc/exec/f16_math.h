@@ -9,16 +9,24 @@ namespace turbo_sim {
 
 /// a * b + c in double with round-to-odd, so that rounding the result to f16 is the only rounding that counts.
 /// Sums of f16 products fit 53 bits except for far-apart exponents; the error of the sum then goes to the last bit.
-inline double f16_fma_exact(float a, float b, float c) {
+/// `down`: MODE rounds toward -infinity, where an exact zero sum is -0 unless both terms are +0.
+inline double f16_fma_exact(float a, float b, float c, bool down) {
   const double p = double(a) * double(b), q = double(c);
   const double s = p + q;
+  const bool negative_zero = down && s == 0.0 && (as_bits(p) | as_bits(q)) != 0;
   const double t = s - p;
   const double error = (p - (s - t)) + (q - t);
   const uint64_t bits = as_bits(s);
   const bool lossy = error != 0.0 && s - s == 0.0; // finite
   const bool outward = (error > 0.0) == (s > 0.0);
   const uint64_t odd = (bits & 1) ? bits : outward ? bits | 1 : bits - 1;
-  return as_double(lossy ? odd : bits);
+  return negative_zero ? -0.0 : as_double(lossy ? odd : bits);
+}
+
+/// a + b exactly, with the same rule for zero.
+inline double f16_add_exact(double a, double b, bool down) {
+  const double s = a + b;
+  return down && s == 0.0 && (as_bits(a) | as_bits(b)) != 0 ? -0.0 : s;
 }
 
 /// Exact (or round-to-odd) double to f16.
@@ -29,6 +37,7 @@ struct F16Rounding {
   explicit F16Rounding(const Mode &m)
       : fast(m.round64 == 0 && !m.fp16_ovfl), round(Round(m.round64)),
         overflow(m.fp16_ovfl ? Overflow::clamp : Overflow::ieee) {}
+  bool down() const { return round == Round::minus_infinity; }
   uint32_t operator()(double value) const {
     if (!fast) return encode(value, kF16, round, overflow);
     // double to float with round-to-odd, then the single rounding to f16.

@@ -19,7 +19,7 @@ template <class F> inline void binary(Wave &w, const Instruction &i, F f) {
   const uint32_t *a = source_f16(w, i, 0, ta), *b = source_f16(w, i, 1, tb);
   const F16Rounding round(w.mode);
   for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = settle_nan16(round(f(double(f16_to_f32(a[l])), double(f16_to_f32(b[l])))), a[l], b[l], 0);
+    out.v[l] = settle_nan16(round(f(double(f16_to_f32(a[l])), double(f16_to_f32(b[l])), round.down())), a[l], b[l], 0);
   result_f16(w, i, out.v, false);
 }
 
@@ -29,9 +29,9 @@ template <class F> inline void binary(Wave &w, const Instruction &i, F f) {
   X(v_trunc_f16, std::trunc(a))                                                                                        \
   X(v_rndne_f16, round_half_even(a))
 #define BINARY(X)                                                                                                      \
-  X(v_add_f16, a + b)                                                                                                  \
-  X(v_sub_f16, a - b)                                                                                                  \
-  X(v_subrev_f16, b - a)                                                                                               \
+  X(v_add_f16, f16_add_exact(a, b, down))                                                                                               \
+  X(v_sub_f16, f16_add_exact(a, -b, down))                                                                                               \
+  X(v_subrev_f16, f16_add_exact(b, -a, down))                                                                                            \
   X(v_mul_f16, a *b)
 
 #define X(name, expr)                                                                                                  \
@@ -42,7 +42,7 @@ UNARY(X)
 #undef X
 #define X(name, expr)                                                                                                  \
   void name(Wave &w, const Instruction &i) {                                                                           \
-    binary(w, i, [](double a, double b) { return expr; });                                                             \
+    binary(w, i, [](double a, double b, [[maybe_unused]] bool down) { return expr; });                                                           \
   }
 BINARY(X)
 #undef X
@@ -63,7 +63,7 @@ void v_fma_f16(Wave &w, const Instruction &i) {
   const uint32_t *a = source_f16(w, i, 0, ta), *b = source_f16(w, i, 1, tb), *c = source_f16(w, i, 2, tc);
   const F16Rounding round(w.mode);
   for (unsigned l = 0; l < kLanes; ++l) {
-    const double r = f16_fma_exact(f16_to_f32(a[l]), f16_to_f32(b[l]), f16_to_f32(c[l]));
+    const double r = f16_fma_exact(f16_to_f32(a[l]), f16_to_f32(b[l]), f16_to_f32(c[l]), round.down());
     out.v[l] = settle_nan16(round(r), a[l], b[l], c[l]);
   }
   result_f16(w, i, out.v, true);

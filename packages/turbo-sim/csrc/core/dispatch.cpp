@@ -55,6 +55,7 @@ public:
     worker_.checks = c.options.checks;
     worker_.costs_on = c.options.costs;
     worker_.pc_counts.assign(c.launch.code->insts.size(), 0);
+    if (c.options.costs) worker_.pc_memory.assign(c.launch.code->insts.size(), 0);
     const uint32_t register_checks = check_bit(Check::Uninit) | check_bit(Check::Wait) | check_bit(Check::Hazard);
     if (c.options.checks & register_checks) checks_.resize(n);
     if (c.options.checks & (check_bit(Check::Uninit) | check_bit(Check::Wait) | check_bit(Check::Race)))
@@ -336,11 +337,13 @@ Report launch(const CodeObject &object, const Kernel &kernel, const LaunchArgs &
   report.waves = c.groups * c.waves;
   report.lds_bytes = l.lds_bytes;
   report.pc_counts.assign(object.code.insts.size(), 0);
+  if (options.costs) report.pc_memory.assign(object.code.insts.size(), 0);
   std::vector<Finding> findings;
   for (auto &r : runners) {
     Worker &w = r->worker();
     report.costs.add(w.costs);
     for (size_t k = 0; k < w.pc_counts.size(); ++k) report.pc_counts[k] += w.pc_counts[k];
+    for (size_t k = 0; k < w.pc_memory.size(); ++k) report.pc_memory[k] += w.pc_memory[k];
     findings.insert(findings.end(), w.findings.begin(), w.findings.end());
   }
   if (options.checks & check_bit(Check::Registers)) check_allocation(l, report.pc_counts, findings);

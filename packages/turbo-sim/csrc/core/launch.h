@@ -27,6 +27,7 @@ struct Report {
   std::string kernel;
   std::vector<FindingText> findings;
   std::vector<uint64_t> pc_counts; // executions per Code::insts index, summed over waves
+  std::vector<uint64_t> pc_memory; // costs: LDS conflict cycles or VMEM segments per instruction
   Costs costs;
   uint64_t instructions = 0;       // wave-instructions executed
   uint64_t waves = 0, groups = 0;

@@ -106,8 +106,14 @@ struct Worker {
   bool costs_on = false;
   Costs costs;
   std::vector<uint64_t> pc_counts; // executions per Code::insts index
+  std::vector<uint64_t> pc_memory; // costs_on: conflict cycles (LDS) or 64-byte segments (VMEM) per Code::insts index
   std::vector<Finding> findings;
   const Allocation *last_hit = nullptr;
+
+  /// Adds conflict cycles or segments of the memory instruction that is being executed.
+  void count_memory_cycles(const Wave &w, uint64_t n) {
+    if (w.pc && w.pc <= pc_memory.size()) pc_memory[w.pc - 1] += n;
+  }
 
   /// Records a finding (deduplicated by check and instruction). Throws Fault when options say so.
   void find(Check, const Wave &, const Instruction &, int lane, std::string detail);

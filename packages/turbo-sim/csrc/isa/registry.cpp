@@ -21,6 +21,9 @@ const Registry &registry() {
     register_smem(r);
     register_valu(r);
     register_mfma(r);
+    register_ds(r);
+    register_mubuf(r);
+    register_flat(r);
     return r;
   }();
   return table;

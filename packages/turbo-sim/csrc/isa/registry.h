@@ -42,5 +42,8 @@ void register_control(Registry &); // exec/control.cpp: branches, waits, barrier
 void register_smem(Registry &);    // exec/smem.cpp
 void register_valu(Registry &);    // exec/valu.cpp: all vop_*.cpp and vop3p*.cpp
 void register_mfma(Registry &);    // exec/mfma.cpp
+void register_ds(Registry &);      // exec/ds*.cpp
+void register_mubuf(Registry &);   // exec/mubuf.cpp
+void register_flat(Registry &);    // exec/flat.cpp: FLAT, GLOBAL, SCRATCH
 
 } // namespace turbo_sim

@@ -165,11 +165,32 @@ void decode_long(Arch arch, const Words &words, Instruction &i) {
   }
 }
 
+/// Operands that must be of one register file.
+void check_files(const Instruction &i) {
+  auto vector = [&](const Operand &o) {
+    if (!o.is_vector()) throw DecodeError(std::string(op_name(i.op)) + " with a source that is no VGPR");
+  };
+  auto uniform = [&](const Operand &o) {
+    if (o.is_vector()) throw DecodeError(std::string(op_name(i.op)) + " with a VGPR where a scalar must be");
+  };
+  switch (i.op) {
+  case Op::v_readfirstlane_b32:
+  case Op::v_swap_b32:
+  case Op::v_accvgpr_mov_b32:
+  case Op::v_permlane16_swap_b32:
+  case Op::v_permlane32_swap_b32: return vector(i.src[0]);
+  case Op::v_readlane_b32: vector(i.src[0]), uniform(i.src[1]); return;
+  case Op::v_writelane_b32: uniform(i.src[0]), uniform(i.src[1]); return;
+  default: return;
+  }
+}
+
 } // namespace
 
 void decode_vop(Arch arch, const Words &words, Instruction &i) {
   if (words.w[0] >> 31 == 0) decode_short(arch, words, i);
   else decode_long(arch, words, i);
+  check_files(i);
   i.plain = !(i.neg | i.abs | i.op_sel | i.omod) && !i.clamp && !i.has_dpp && !i.has_sdwa;
 }
 
@@ -209,6 +230,7 @@ void decode_mfma(const uint32_t w, const uint32_t x, const Words &words, Instruc
     if (is_literal(source[k])) throw DecodeError("MFMA with a literal");
     if (source[k] >= 256) i.src[k] = vector_operand(source[k] - 256, t, acc[k]);
     else i.src[k] = decode_source(source[k], t, words, 4);
+    if (i.src[k].kind == Kind::Scalar || i.src[k].kind == Kind::Special) throw DecodeError("scalar register as an MFMA operand");
   }
 }
 

@@ -92,7 +92,8 @@ std::string vop3p(const Instruction &i) {
   std::string s = list.text;
   const unsigned mask = (1u << n) - 1;
   if (i.op_sel & mask) s += bit_list("op_sel", i.op_sel, n);
-  if ((i.op_sel_hi & mask) != (mix ? 0 : mask)) s += bit_list("op_sel_hi", i.op_sel_hi, n);
+  const bool no_halves = !std::strncmp(op_name(i.op), "v_dot4", 6) || !std::strncmp(op_name(i.op), "v_dot8", 6);
+  if (!no_halves && (i.op_sel_hi & mask) != (mix ? 0 : mask)) s += bit_list("op_sel_hi", i.op_sel_hi, n);
   if (!mix && i.neg) s += bit_list("neg_lo", i.neg, n);
   if (i.neg_hi) s += bit_list("neg_hi", i.neg_hi, n);
   if (i.clamp) s += " clamp";
@@ -114,6 +115,8 @@ std::string mfma(const Instruction &i) {
     s += bit_list("op_sel_hi", i.op_sel_hi & 3, 3);
   }
   if (i.op == Op::v_mfma_f64_16x16x4_f64 || i.op == Op::v_mfma_f64_4x4x4_4b_f64) {
+    if (i.cbsz) s += " cbsz:" + std::to_string(i.cbsz);
+    if (i.abid) s += " abid:" + std::to_string(i.abid);
     if (i.blgp) s += bit_list("neg", i.blgp, 3);
   } else {
     if (i.cbsz) s += " cbsz:" + std::to_string(i.cbsz);

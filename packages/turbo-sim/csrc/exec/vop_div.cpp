@@ -78,7 +78,7 @@ template <class T> void div_scale(Wave &w, const Instruction &i) {
       r = std::ldexp(x, T::kScale);
     } else if (is_denormal<T>(reciprocal) && is_denormal<T>(quotient)) {
       flag = true;
-      if (is_denominator) r = std::ldexp(x, T::kScale);
+      if (is_denominator) r = std::ldexp(x, -T::kScale); // public text scales up, which would overflow
     } else if (is_denormal<T>(reciprocal)) {
       r = std::ldexp(x, -T::kScale);
     } else if (is_denormal<T>(quotient)) {
@@ -130,6 +130,7 @@ template <class T> void div_fixup(Wave &w, const Instruction &i) {
     else if (d == 0 || n == T::kInfinity) r = sign | T::kInfinity;
     else if (d == T::kInfinity || n == 0) r = sign;
     else if (exponent<T>(n) - exponent<T>(d) < T::kUnderflow) r = sign; // below half of the smallest subnormal
+    else if ((a[l] & kMagnitude) > T::kInfinity) r = sign | T::kInfinity; // inf - inf on the way: the quotient overflows
     else r = sign | (a[l] & kMagnitude);
     out.v[l] = r;
   }

@@ -342,6 +342,24 @@ def test_division_is_correctly_rounded(t, text):
         np.testing.assert_array_equal(np.signbit(got[~nan]), np.signbit(want[~nan]))
 
 
+def test_division_of_f16():
+    """As compilers do it: in f32, then v_div_fixup_f16."""
+    text = """v_cvt_f32_f16 v3, v1
+    v_cvt_f32_f16 v4, v2
+    v_rcp_f32 v5, v4
+    v_mul_f32 v6, v3, v5
+    v_fma_f32 v7, -v4, v6, v3
+    v_fma_f32 v6, v7, v5, v6
+    v_cvt_f16_f32 v6, v6
+    v_div_fixup_f16 v0, v6, v2, v1"""
+    for seed in range(10):
+        a, b = lane_values("f16", seed), lane_values("f16", seed + 100)
+        got = run_asm(text, v={1: a, 2: b}).v[0].astype(np.uint16).view(np.float16)
+        with np.errstate(all="ignore"):
+            want = (a.astype(np.uint16).view(np.float16) / b.astype(np.uint16).view(np.float16)).astype(np.float16)
+        np.testing.assert_array_equal(got, want)
+
+
 def test_conversions_respect_exec():
     old = lane_values("u32", 1)
     out = run_asm("v_cvt_f32_u32 v0, v1", v={0: old, 1: lane_values("u32", 2)}, exec_mask=ALL ^ 2).v[0]

@@ -137,6 +137,24 @@ template <class T> void div_fixup(Wave &w, const Instruction &i) {
   T::result(w, i, out.v);
 }
 
+// f16: no scaling exists, the division itself is done in f32. VOP3 only, so the register's upper half is kept.
+void v_div_fixup_f16(Wave &w, const Instruction &i) {
+  Lanes ta, tb, tc, out;
+  const uint32_t *a = source_f16(w, i, 0, ta), *b = source_f16(w, i, 1, tb), *c = source_f16(w, i, 2, tc);
+  constexpr uint32_t kMagnitude = 0x7FFF, kInfinity = 0x7C00, kQuiet = 0x200;
+  for (unsigned l = 0; l < kLanes; ++l) {
+    const uint32_t sign = (b[l] ^ c[l]) & 0x8000, d = b[l] & kMagnitude, n = c[l] & kMagnitude;
+    uint32_t r = sign | (a[l] & kMagnitude);
+    if (d == kInfinity || n == 0) r = sign;
+    if (d == 0 || n == kInfinity) r = sign | kInfinity;
+    if ((d == 0 && n == 0) || (d == kInfinity && n == kInfinity)) r = 0xFE00;
+    if (d > kInfinity) r = b[l] | kQuiet;
+    if (n > kInfinity) r = c[l] | kQuiet;
+    out.v[l] = r & 0xFFFF;
+  }
+  result_f16(w, i, out.v, true);
+}
+
 } // namespace
 
 void register_vop_div(Registry &r) {
@@ -146,6 +164,7 @@ void register_vop_div(Registry &r) {
   r.select(Op::v_div_fmas_f64, bind_checked<div_fmas<F64>, kFloat>);
   r.select(Op::v_div_fixup_f32, bind_checked<div_fixup<F32>, kFloat>);
   r.select(Op::v_div_fixup_f64, bind_checked<div_fixup<F64>, kFloat>);
+  r.select(Op::v_div_fixup_f16, bind_checked<v_div_fixup_f16, kFloat | kOpSel>);
 }
 
 } // namespace turbo_sim

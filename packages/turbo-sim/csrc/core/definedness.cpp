@@ -143,6 +143,36 @@ bool reads_dst(const Instruction &i) {
          !std::strncmp(n, "v_dot4c", 7) || !std::strncmp(n, "v_dot8c", 7);
 }
 
+/// Lanes in which dword k of a two-dword result is defined, where it does not depend on all of the sources: compilers leave the
+/// upper half of a 64-bit addend undefined when they need the lower half of the sum only.
+uint64_t one_half(const WaveChecks &c, const Instruction &i, unsigned k, uint64_t all) {
+  auto half = [&](const Operand &o, unsigned h) {
+    const unsigned reg = o.reg + (o.dwords == 2 ? h : 0);
+    if (o.is_vector()) return c.vdef[reg];
+    return o.kind == Kind::Scalar && c.sundef[reg] ? 0 : kAll;
+  };
+  switch (i.op) {
+  case Op::v_pk_fma_f32:
+  case Op::v_pk_mul_f32:
+  case Op::v_pk_add_f32: { // each half of the result has its own selects
+    uint64_t d = kAll;
+    for (unsigned n = 0; n < 3; ++n)
+      if (i.src[n].present()) d &= half(i.src[n], (k ? i.op_sel_hi : i.op_sel) >> n & 1);
+    return d;
+  }
+  case Op::v_pk_mov_b32: return half(i.src[k], i.op_sel >> k & 1);
+  case Op::v_mov_b64: return half(i.src[0], k);
+  case Op::v_mad_u64_u32:
+  case Op::v_mad_i64_i32:
+  case Op::v_lshl_add_u64:
+  case Op::v_lshlrev_b64: // carries go up: the lower half depends on lower halves
+    return k ? all : half(i.src[0], 0) & half(i.src[1], 0) & (i.src[2].present() ? half(i.src[2], 0) : kAll);
+  case Op::v_lshrrev_b64:
+  case Op::v_ashrrev_i64: return k ? half(i.src[0], 0) & half(i.src[1], 1) : all;
+  default: return all;
+  }
+}
+
 void valu(Wave &w, const Instruction &i) {
   WaveChecks &c = *w.checks;
   const uint64_t exec = w.exec();
@@ -161,7 +191,7 @@ void valu(Wave &w, const Instruction &i) {
     return;
   default: break;
   }
-  uint64_t d = kAll;
+  uint64_t d = kAll, rows[32];
   if (i.op == Op::v_cndmask_b32) {
     const uint64_t sel = scalar64(w, i.src[2]), unknown = undef64(c, i.src[2]);
     const uint64_t d0 = i.has_dpp ? kAll : lanes(c, i.src[0]), d1 = lanes(c, i.src[1]);
@@ -176,8 +206,9 @@ void valu(Wave &w, const Instruction &i) {
     if (reads_dst(i)) d &= lanes(c, i.dst);
   }
   if (i.dst.is_vector()) {
-    uint64_t mask = i.has_dpp ? write_mask(w, i) : exec;
-    for (unsigned k = 0; k < i.dst.dwords; ++k) c.vdef[i.dst.reg + k] = (c.vdef[i.dst.reg + k] & ~mask) | (mask & d);
+    const uint64_t mask = i.has_dpp ? write_mask(w, i) : exec;
+    for (unsigned k = 0; k < i.dst.dwords; ++k) rows[k] = d == kAll || i.dst.dwords != 2 ? d : one_half(c, i, k, d);
+    for (unsigned k = 0; k < i.dst.dwords; ++k) c.vdef[i.dst.reg + k] = (c.vdef[i.dst.reg + k] & ~mask) | (mask & rows[k]);
   }
   if (i.sdst.present()) set_undef(c, i.sdst, exec & ~d);
 }

@@ -304,10 +304,16 @@ Report launch(const CodeObject &object, const Kernel &kernel, const LaunchArgs &
   l.map = options.memory;
   if (!l.map.empty()) {
     const uint64_t base = reinterpret_cast<uint64_t>(block.get());
+    // A caller that knows no better gives whole mappings of the process, which hold these too: the map has no overlaps.
+    auto add = [&](uint64_t begin, uint64_t end, const char *name, bool writable) {
+      for (const Allocation &a : options.memory)
+        if (begin < a.end && end > a.begin) return;
+      l.map.push_back({begin, end, name, writable});
+    };
     // Explicit arguments are what the caller gave; a kernel that loads them in larger pieces may read up to the next 64 bytes.
-    l.map.push_back({base + 4096, base + 4096 + (kernarg_size + 63) / 64 * 64, "kernel arguments", false});
-    l.map.push_back({base, base + 2048, "dispatch packet", false});
-    l.map.push_back({object.image_begin(), object.image_end(), "code object", true});
+    add(base + 4096, base + 4096 + (kernarg_size + 63) / 64 * 64, "kernel arguments", false);
+    add(base, base + 2048, "dispatch packet", false);
+    add(object.image_begin(), object.image_end(), "code object", true);
     std::sort(l.map.begin(), l.map.end(), [](const Allocation &a, const Allocation &b) { return a.begin < b.begin; });
   }
 

@@ -30,6 +30,9 @@ void check_landed(Wave &w, const Instruction &i) {
     const bool vm = o.is_vector() && c.vpend_vm[reg] > c.vm_done;
     w.worker->find(Check::Wait, w, i, -1, name + std::string(what) + " before an s_waitcnt " + (vm ? "vmcnt" : "lgkmcnt") +
                                               " covers the load that writes it");
+    // Said once: what follows from it is not a new mistake. The result still lands at its wait.
+    if (o.is_vector()) c.vpend_vm[reg] = c.vpend_lgkm[reg] = 0;
+    else c.spend[reg] = 0;
   };
   for (const Operand &o : i.src)
     if (int r = waiting(o); r >= 0) return complain(o, r, " is read");

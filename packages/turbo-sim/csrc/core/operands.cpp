@@ -36,25 +36,48 @@ int dpp_source(unsigned ctrl, unsigned l) {
   }
 }
 
+/// All controls, worked out once: the lane that each lane reads (itself where there is none) and which lanes have one.
+struct DppTable {
+  struct Entry {
+    uint8_t from[kLanes];
+    uint64_t has_source;
+  };
+  Entry entries[0x160];
+  DppTable() {
+    for (unsigned ctrl = 0; ctrl < 0x160; ++ctrl) {
+      Entry &e = entries[ctrl];
+      e.has_source = 0;
+      for (unsigned l = 0; l < kLanes; ++l) {
+        const int s = dpp_source(ctrl, l);
+        e.from[l] = uint8_t(s == kNoLane ? int(l) : s);
+        if (s != kNoLane) e.has_source |= 1ull << l;
+      }
+    }
+  }
+};
+const DppTable::Entry &dpp_entry(unsigned ctrl) {
+  static const DppTable table;
+  return table.entries[ctrl < 0x160 ? ctrl : 0];
+}
+
 /// Lanes whose source exists: inside its range and active.
 uint64_t dpp_valid(const Wave &w, const Instruction &i) {
+  const DppTable::Entry &e = dpp_entry(i.dpp_ctrl);
   const uint64_t exec = w.exec();
+  if (exec == ~0ull) return e.has_source;
   uint64_t valid = 0;
-  for (unsigned l = 0; l < kLanes; ++l) {
-    const int s = dpp_source(i.dpp_ctrl, l);
-    if (s != kNoLane && (exec >> s & 1)) valid |= 1ull << l;
-  }
-  return valid;
+  for (unsigned l = 0; l < kLanes; ++l) valid |= (exec >> e.from[l] & 1) << l;
+  return valid & e.has_source;
 }
 
 /// All lanes are read before any is written: the result goes to tmp. Lanes without a source get 0.
 void apply_dpp(const Wave &w, const Instruction &i, const uint32_t *in, Lanes &tmp) {
-  const uint64_t exec = w.exec();
+  const DppTable::Entry &e = dpp_entry(i.dpp_ctrl);
   Lanes out;
-  for (unsigned l = 0; l < kLanes; ++l) {
-    const int s = dpp_source(i.dpp_ctrl, l);
-    out.v[l] = s != kNoLane && (exec >> s & 1) ? in[s] : 0;
-  }
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = in[e.from[l]];
+  const uint64_t valid = dpp_valid(w, i);
+  if (valid != ~0ull)
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = valid >> l & 1 ? out.v[l] : 0;
   std::memcpy(tmp.v, out.v, sizeof tmp.v);
 }
 

@@ -29,25 +29,32 @@ inline double f16_add_exact(double a, double b, bool down) {
   return down && s == 0.0 && (as_bits(a) | as_bits(b)) != 0 ? -0.0 : s;
 }
 
-/// Exact (or round-to-odd) double to f16.
+/// Exact (or round-to-odd) double to f16, as MODE says.
 struct F16Rounding {
-  bool fast; // nearest even, no clamping: the inline conversion
   Round round;
   Overflow overflow;
   explicit F16Rounding(const Mode &m)
-      : fast(m.round64 == 0 && !m.fp16_ovfl), round(Round(m.round64)),
-        overflow(m.fp16_ovfl ? Overflow::clamp : Overflow::ieee) {}
+      : round(Round(m.round64)), overflow(m.fp16_ovfl ? Overflow::clamp : Overflow::ieee) {}
   bool down() const { return round == Round::minus_infinity; }
+  uint32_t operator()(double value) const { return encode(value, kF16, round, overflow); }
+};
+/// The same for round-to-nearest without clamping, without branches.
+struct F16Nearest {
+  static constexpr bool down() { return false; }
   uint32_t operator()(double value) const {
-    if (!fast) return encode(value, kF16, round, overflow);
     // double to float with round-to-odd, then the single rounding to f16.
     const uint64_t bits = as_bits(value);
     const uint64_t rest = bits & ((1ull << 29) - 1);
     const uint64_t kept = bits - rest;
     const float odd = float(as_double(rest ? kept | 1ull << 29 : kept));
-    return value - value == 0.0 ? f32_to_f16(odd) : f32_to_f16(float(value));
+    return f32_to_f16(value - value == 0.0 ? odd : float(value));
   }
 };
+/// Calls f with the rounding that MODE asks for, so that the common one is inlined into the lane loop.
+template <class F> inline void with_f16_rounding(const Mode &m, F f) {
+  if (m.round64 == 0 && !m.fp16_ovfl) f(F16Nearest{});
+  else f(F16Rounding(m));
+}
 
 /// First NaN among the sources made quiet, or the default NaN.
 inline uint32_t settle_nan16(uint32_t r, uint32_t a, uint32_t b, uint32_t c) {

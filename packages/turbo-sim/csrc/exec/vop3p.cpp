@@ -115,18 +115,24 @@ SATURATING(X)
 #undef X
 
 void v_pk_add_f16(Wave &w, const Instruction &i) {
-  packed_f16_2(w, i, [round = F16Rounding(w.mode)](uint32_t a, uint32_t b) {
-    return settle_nan16(round(f16_add_exact(f16_to_f32(a), f16_to_f32(b), round.down())), a, b, 0);
+  with_f16_rounding(w.mode, [&](auto round) {
+    packed_f16_2(w, i, [round](uint32_t a, uint32_t b) {
+      return settle_nan16(round(f16_add_exact(f16_to_f32(a), f16_to_f32(b), round.down())), a, b, 0);
+    });
   });
 }
 void v_pk_mul_f16(Wave &w, const Instruction &i) {
-  packed_f16_2(w, i, [round = F16Rounding(w.mode)](uint32_t a, uint32_t b) {
-    return settle_nan16(round(double(f16_to_f32(a)) * double(f16_to_f32(b))), a, b, 0);
+  with_f16_rounding(w.mode, [&](auto round) {
+    packed_f16_2(w, i, [round](uint32_t a, uint32_t b) {
+      return settle_nan16(round(double(f16_to_f32(a)) * double(f16_to_f32(b))), a, b, 0);
+    });
   });
 }
 void v_pk_fma_f16(Wave &w, const Instruction &i) {
-  packed_f16_3(w, i, [round = F16Rounding(w.mode)](uint32_t a, uint32_t b, uint32_t c) {
-    return settle_nan16(round(f16_fma_exact(f16_to_f32(a), f16_to_f32(b), f16_to_f32(c), round.down())), a, b, c);
+  with_f16_rounding(w.mode, [&](auto round) {
+    packed_f16_3(w, i, [round](uint32_t a, uint32_t b, uint32_t c) {
+      return settle_nan16(round(f16_fma_exact(f16_to_f32(a), f16_to_f32(b), f16_to_f32(c), round.down())), a, b, c);
+    });
   });
 }
 template <bool MAX> void pk_min_max(Wave &w, const Instruction &i) {

@@ -126,11 +126,12 @@ void v_cvt_f32_bf16(Wave &w, const Instruction &i) {
 void v_cvt_f16_f32(Wave &w, const Instruction &i) {
   Lanes ta, out;
   const uint32_t *a = source_f32(w, i, 0, ta);
-  const F16Rounding round(w.mode);
-  if (round.fast)
+  if (w.mode.round64 == 0 && !w.mode.fp16_ovfl) {
     for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f32_to_f16(as_float(a[l]));
-  else
+  } else {
+    const F16Rounding round(w.mode);
     for (unsigned l = 0; l < kLanes; ++l) out.v[l] = round(double(as_float(a[l])));
+  }
   result_f16(w, i, out.v, false);
 }
 template <bool SIGNED> void f16_int16(Wave &w, const Instruction &i) {
@@ -162,10 +163,9 @@ void clamp_sources(const Wave &w, const uint32_t *in, uint32_t *out) {
   }
 }
 void v_cvt_pkrtz_f16_f32(Wave &w, const Instruction &i) {
-  pack_f32(w, i, [](float x) { return encode(x, kF16, Round::toward_zero); });
+  pack_f32(w, i, f32_to_f16_toward_zero);
 }
 void v_cvt_pk_f16_f32(Wave &w, const Instruction &i) {
-  const F16Rounding round(w.mode);
   if (!w.mode.fp16_ovfl) return pack_f32(w, i, [](float x) { return f32_to_f16(x); });
   pack_f32(w, i, [](float x) { return encode(x, kF16, Round::nearest_even, Overflow::clamp); });
 }

@@ -42,11 +42,8 @@ template <Kind8 KIND> void cvt_pk_f32(Wave &w, const Instruction &i) {
 template <Kind8 KIND> void cvt_pk_8_f32(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb);
-  const FloatFormat &format = format8(w, KIND);
-  const Overflow overflow = overflow8(w);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = encode(as_float(a[l]), format, Round::nearest_even, overflow) |
-               encode(as_float(b[l]), format, Round::nearest_even, overflow) << 8;
+  const NarrowEncoder code(format8(w, KIND), overflow8(w));
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = code(as_float(a[l])) | code(as_float(b[l])) << 8;
   write16(w, i, out.v, true);
 }
 

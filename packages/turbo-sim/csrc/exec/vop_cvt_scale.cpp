@@ -42,6 +42,18 @@ uint32_t next_noise(uint32_t x) { return (x << 1) ^ (x >> 31 ? 197u : 0u); } // 
 uint32_t narrow(const Wave &w, double value, const FloatFormat &format) {
   return encode(value, format, Round::nearest_even, narrow_overflow(w));
 }
+// 2^(127 - s) as a float. Scaling in float is as good as in double here: what it loses below 2^-126 rounds to zero in
+// every narrow format, and what overflows becomes infinity, which is treated like an overflow.
+inline float inverse_scale(uint32_t f32_bits) {
+  const uint32_t s = f32_bits >> 23 & 255;
+  const uint32_t bits = s == 255 ? kNaN32 : s == 254 ? 0x00400000u : (254 - s) << 23;
+  return as_float(bits);
+}
+template <Wide KIND> inline float wide_float(uint32_t bits) {
+  if constexpr (KIND == Wide::f32) return as_float(bits);
+  else if constexpr (KIND == Wide::f16) return f16_to_f32(bits & 0xFFFF);
+  else return bf16_to_f32(bits & 0xFFFF);
+}
 uint32_t narrow_noisy(const Wave &w, double value, const FloatFormat &format, uint32_t noise) {
   const int bits = 23 - format.mantissa_bits;
   return encode_stochastic(value, format, noise >> (32 - bits), bits, narrow_overflow(w));
@@ -64,11 +76,11 @@ template <const FloatFormat &FORMAT, Wide FROM> void to_pair(Wave &w, const Inst
   const uint32_t *b = FROM == Wide::f32 ? source_f32(w, i, 1, tb) : a;
   const uint32_t *s = row32(w, i.src[FROM == Wide::f32 ? 2 : 1], 0, tc);
   constexpr int kWidth = FORMAT.width();
+  const NarrowEncoder code(FORMAT, narrow_overflow(w));
   for (unsigned l = 0; l < kLanes; ++l) {
-    const double scale = scale_of(s[l], true);
+    const float scale = inverse_scale(s[l]);
     const uint32_t high = FROM == Wide::f32 ? b[l] : a[l] >> 16;
-    out.v[l] = narrow(w, wide_value(FROM, a[l]) * scale, FORMAT) |
-               narrow(w, wide_value(FROM, high) * scale, FORMAT) << kWidth;
+    out.v[l] = code(wide_float<FROM>(a[l]) * scale) | code(wide_float<FROM>(high) * scale) << kWidth;
   }
   if (kWidth == 8) write_word(w, i, out);
   else write_byte(w, i, out);

@@ -9,17 +9,19 @@ namespace {
 template <class F> inline void unary(Wave &w, const Instruction &i, F f) {
   Lanes ta, out;
   const uint32_t *a = source_f16(w, i, 0, ta);
-  const F16Rounding round(w.mode);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = settle_nan16(round(f(f16_to_f32(a[l]))), a[l], 0, 0);
+  with_f16_rounding(w.mode, [&](auto round) {
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = settle_nan16(round(f(f16_to_f32(a[l]))), a[l], 0, 0);
+  });
   result_f16(w, i, out.v, false);
 }
 // Sums and products of two f16 are exact in double.
 template <class F> inline void binary(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f16(w, i, 0, ta), *b = source_f16(w, i, 1, tb);
-  const F16Rounding round(w.mode);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = settle_nan16(round(f(double(f16_to_f32(a[l])), double(f16_to_f32(b[l])), round.down())), a[l], b[l], 0);
+  with_f16_rounding(w.mode, [&](auto round) {
+    for (unsigned l = 0; l < kLanes; ++l)
+      out.v[l] = settle_nan16(round(f(double(f16_to_f32(a[l])), double(f16_to_f32(b[l])), round.down())), a[l], b[l], 0);
+  });
   result_f16(w, i, out.v, false);
 }
 
@@ -61,11 +63,12 @@ void v_fract_f16(Wave &w, const Instruction &i) {
 void v_fma_f16(Wave &w, const Instruction &i) {
   Lanes ta, tb, tc, out;
   const uint32_t *a = source_f16(w, i, 0, ta), *b = source_f16(w, i, 1, tb), *c = source_f16(w, i, 2, tc);
-  const F16Rounding round(w.mode);
+  with_f16_rounding(w.mode, [&](auto round) {
   for (unsigned l = 0; l < kLanes; ++l) {
     const double r = f16_fma_exact(f16_to_f32(a[l]), f16_to_f32(b[l]), f16_to_f32(c[l]), round.down());
     out.v[l] = settle_nan16(round(r), a[l], b[l], c[l]);
   }
+  });
   result_f16(w, i, out.v, true);
 }
 

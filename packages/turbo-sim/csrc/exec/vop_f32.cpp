@@ -80,12 +80,6 @@ void v_fmac_f32(Wave &w, const Instruction &i) {
 }
 
 // --- min, max, med -----------------------------------------------------------------------------------------------------
-template <class F> inline void select2(Wave &w, const Instruction &i, F f) {
-  Lanes ta, tb, out;
-  const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(a[l], b[l]);
-  result_f32(w, i, out.v);
-}
 template <class F> inline void select3(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, tc, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb), *c = source_f32(w, i, 2, tc);
@@ -93,18 +87,41 @@ template <class F> inline void select3(Wave &w, const Instruction &i, F f) {
   result_f32(w, i, out.v);
 }
 
-void v_min_f32(Wave &w, const Instruction &i) {
-  select2(w, i, [ieee = w.mode.ieee](uint32_t a, uint32_t b) { return Min32(ieee)(a, b); });
+// Without NaN among the inputs, the common case, a comparison and the rule for zeros are all.
+template <bool MAX> inline uint32_t pick_number(uint32_t a, uint32_t b) {
+  const float x = as_float(a), y = as_float(b);
+  const uint32_t r = (MAX ? x > y : x < y) ? a : b;
+  return x == y ? (MAX ? a & b : a | b) : r;
 }
-void v_max_f32(Wave &w, const Instruction &i) {
-  select2(w, i, [ieee = w.mode.ieee](uint32_t a, uint32_t b) { return Max32(ieee)(a, b); });
+template <class... Rows> bool any_nan(const Rows *...rows) {
+  uint32_t found = 0;
+  for (unsigned l = 0; l < kLanes; ++l) found |= ((((rows[l] & 0x7FFFFFFFu) > 0x7F800000u) ? 1u : 0u) | ...);
+  return found;
 }
-void v_min3_f32(Wave &w, const Instruction &i) {
-  select3(w, i, [m = Min32(w.mode.ieee)](uint32_t a, uint32_t b, uint32_t c) { return m(m(a, b), c); });
+template <bool MAX, class Careful> void min_max2(Wave &w, const Instruction &i) {
+  Lanes ta, tb, out;
+  const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb);
+  const Careful careful(w.mode.ieee);
+  if (any_nan(a, b))
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = careful(a[l], b[l]);
+  else
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = pick_number<MAX>(a[l], b[l]);
+  result_f32(w, i, out.v);
 }
-void v_max3_f32(Wave &w, const Instruction &i) {
-  select3(w, i, [m = Max32(w.mode.ieee)](uint32_t a, uint32_t b, uint32_t c) { return m(m(a, b), c); });
+template <bool MAX, class Careful> void min_max3(Wave &w, const Instruction &i) {
+  Lanes ta, tb, tc, out;
+  const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb), *c = source_f32(w, i, 2, tc);
+  const Careful careful(w.mode.ieee);
+  if (any_nan(a, b, c))
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = careful(careful(a[l], b[l]), c[l]);
+  else
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = pick_number<MAX>(pick_number<MAX>(a[l], b[l]), c[l]);
+  result_f32(w, i, out.v);
 }
+void v_min_f32(Wave &w, const Instruction &i) { min_max2<false, Min32>(w, i); }
+void v_max_f32(Wave &w, const Instruction &i) { min_max2<true, Max32>(w, i); }
+void v_min3_f32(Wave &w, const Instruction &i) { min_max3<false, Min32>(w, i); }
+void v_max3_f32(Wave &w, const Instruction &i) { min_max3<true, Max32>(w, i); }
 void v_med3_f32(Wave &w, const Instruction &i) {
   const Min32 least(w.mode.ieee);
   const Max32 most(w.mode.ieee);

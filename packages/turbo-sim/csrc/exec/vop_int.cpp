@@ -45,13 +45,15 @@ inline uint32_t sad_u16(uint32_t a, uint32_t b, uint32_t c) {
 }
 // Bytes 0-3 of the table are the low source (src1), 4-7 the high one (src0); 8-11 replicate signs, 12 is 0, above: 255.
 inline uint32_t permute(uint32_t high, uint32_t low, uint32_t select) {
-  const uint64_t table = uint64_t(high) << 32 | low;
   uint32_t out = 0;
   for (unsigned s = 0; s < 32; s += 8) {
     const uint32_t k = select >> s & 255;
-    const uint32_t plain = uint32_t(table >> (8 * (k & 7))) & 255;
-    const uint32_t sign = (table >> (16 * (k & 3) + 15) & 1) ? 255u : 0u;
-    out |= (k < 8 ? plain : k < 12 ? sign : k == 12 ? 0u : 255u) << s;
+    const uint32_t plain = (k & 4 ? high : low) >> (8 * (k & 3)) & 255;
+    const uint32_t sign = uint32_t(int32_t((k & 2 ? high : low) << (k & 1 ? 0 : 16)) >> 31) & 255;
+    uint32_t byte = k < 8 ? plain : sign;
+    byte = k == 12 ? 0u : byte;
+    byte = k > 12 ? 255u : byte;
+    out |= byte << s;
   }
   return out;
 }

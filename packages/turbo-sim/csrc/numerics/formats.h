@@ -128,4 +128,67 @@ inline uint32_t f32_to_f16(float value) {
     return code | sign;
 }
 
+// float to f16, toward zero, without branches. Finite values beyond the range become the largest number.
+inline uint32_t f32_to_f16_toward_zero(float value) {
+    const uint32_t bits = std::bit_cast<uint32_t>(value);
+    const uint32_t sign = (bits >> 16) & 0x8000u;
+    const uint32_t magnitude = bits & 0x7FFFFFFFu;
+    const uint32_t normal = (magnitude - (112u << 23)) >> 13;
+    const uint32_t exponent = magnitude >> 23;
+    const uint32_t shift = exponent >= 113 ? 0 : 126 - exponent;
+    const uint32_t subnormal = ((magnitude & 0x7FFFFFu) | 0x800000u) >> (shift > 31 ? 31 : shift);
+    const uint32_t nan = 0x7E00u | ((magnitude >> 13) & 0x3FFu);
+    uint32_t code = exponent < 113 ? subnormal : normal;
+    code = magnitude >= 0x47800000u ? 0x7BFFu : code;
+    code = magnitude == 0x7F800000u ? 0x7C00u : code;
+    code = magnitude > 0x7F800000u ? nan : code;
+    return code | sign;
+}
+
+// float to a format of at most 8 bits, round to nearest even, without branches: the constants once, then lane by lane.
+class NarrowEncoder {
+public:
+    NarrowEncoder(const FloatFormat& f, Overflow overflow)
+        : rebias_(uint32_t(127 - f.bias) << 23),
+          shift_(23 - f.mantissa_bits),
+          half_((1u << (22 - f.mantissa_bits)) - 1),
+          // Adding 2^(last subnormal bit + 23) leaves the rounded subnormal in the low bits.
+          magic_(std::bit_cast<float>(uint32_t(127 + 1 - f.bias - f.mantissa_bits + 23) << 23)),
+          max_(f.max_code()),
+          over_(f.specials == Specials::none || overflow != Overflow::ieee ? f.max_code()
+                : f.specials == Specials::ieee                             ? f.infinity_code()
+                                                                           : f.nan_code()),
+          infinite_(f.specials == Specials::none || overflow == Overflow::clamp_all ? f.max_code()
+                    : f.specials == Specials::ieee                                  ? f.infinity_code()
+                                                                                    : f.nan_code()),
+          nan_(f.nan_code()),
+          sign_shift_(32 - f.width()),
+          sign_(f.sign_bit()),
+          fnuz_(f.specials == Specials::fnuz) {}
+
+    uint32_t operator()(float value) const {
+        const uint32_t bits = std::bit_cast<uint32_t>(value);
+        const uint32_t magnitude = bits & 0x7FFFFFFFu;
+        const uint32_t normal = (magnitude - rebias_ + half_ + ((magnitude >> shift_) & 1u)) >> shift_;
+        const float shifted = std::bit_cast<float>(magnitude) + magic_;
+        const uint32_t subnormal = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(magic_);
+        uint32_t code = magnitude < rebias_ + (1u << 23) ? subnormal : normal;
+        code = code > max_ ? over_ : code;
+        code = magnitude == 0x7F800000u ? infinite_ : code;
+        code = magnitude > 0x7F800000u ? nan_ : code;
+        const bool unsigned_code = fnuz_ && (code == 0 || code == nan_);
+        return unsigned_code ? code : code | ((bits >> sign_shift_) & sign_);
+    }
+
+private:
+    uint32_t rebias_;
+    int shift_;
+    uint32_t half_;
+    float magic_;
+    uint32_t max_, over_, infinite_, nan_;
+    int sign_shift_;
+    uint32_t sign_;
+    bool fnuz_;
+};
+
 }  // namespace turbo_sim

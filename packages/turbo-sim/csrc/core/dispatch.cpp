@@ -181,11 +181,10 @@ private:
         Wave &v = w[(first + t) % c_.waves];
         if (v.stop != Stop::Yield) continue;
         const uint64_t budget = c_.options.seed ? 1 + random() % 48 : kBudget;
-        current_ = &v;
-        step(v, budget);
+        const uint64_t ran = step(v, budget);
         if (v.stop == Stop::EndProgram) --alive;
         if (v.stop == Stop::Barrier) ++waiting;
-        if (!steps.empty() && (steps[v.id] += budget) > c_.options.max_steps + kBudget)
+        if (!steps.empty() && (steps[v.id] += ran) > c_.options.max_steps)
           fail(v, "more than " + std::to_string(c_.options.max_steps) + " instructions in one wave (endless loop?)");
       }
       if (c_.stop.load(std::memory_order_relaxed)) return;
@@ -198,9 +197,9 @@ private:
     }
   }
 
-  void step(Wave &v, uint64_t budget) {
+  uint64_t step(Wave &v, uint64_t budget) {
     try {
-      run_wave(v, c_.options.max_steps ? std::min(budget, c_.options.max_steps) : budget);
+      return run_wave(v, c_.options.max_steps ? std::min(budget, c_.options.max_steps + 1) : budget);
     } catch (const Fault &e) {
       fail(v, e.what());
     }
@@ -224,7 +223,6 @@ private:
   std::unique_ptr<Wave, Aligned> waves_;
   std::vector<uint8_t> lds_, scratch_;
   std::vector<WaveChecks> checks_;
-  Wave *current_ = nullptr;
 };
 
 [[noreturn]] void refuse(const std::string &what) { throw std::invalid_argument(what); }

@@ -47,7 +47,7 @@ void fill_hidden_args(const Kernel &, const LaunchArgs &, std::vector<uint8_t> &
 
 // --- pieces (run.cpp, dispatch.cpp) -----------------------------------------------------------------------------------------
 
-/// Runs one wave until it stops (Wave::stop says why) or `budget` instructions have run (Stop::Yield).
-void run_wave(Wave &, uint64_t budget);
+/// Runs one wave until it stops (Wave::stop says why) or `budget` instructions have run (Stop::Yield). Returns how many ran.
+uint64_t run_wave(Wave &, uint64_t budget);
 
 } // namespace turbo_sim

@@ -6,7 +6,7 @@
 
 namespace turbo_sim {
 
-// --- DPP -----------------------------------------------------------------------------------------------------------------
+// --- DPP -----------------------------------------------------------------------------------------------------------
 namespace {
 
 constexpr int kNoLane = -1;
@@ -81,7 +81,7 @@ void apply_dpp(const Wave &w, const Instruction &i, const uint32_t *in, Lanes &t
   std::memcpy(tmp.v, out.v, sizeof tmp.v);
 }
 
-// --- SDWA ----------------------------------------------------------------------------------------------------------------
+// --- SDWA ----------------------------------------------------------------------------------------------------------
 struct Field {
   unsigned shift, width;
 };
@@ -113,7 +113,7 @@ bool has_signs(const Instruction &i, unsigned n) { return (i.abs | i.neg) >> n &
 
 } // namespace
 
-// --- sources -------------------------------------------------------------------------------------------------------------
+// --- sources -------------------------------------------------------------------------------------------------------
 const uint32_t *row32(const Wave &w, const Operand &o, unsigned row, Lanes &tmp) {
   if (o.is_vector()) return w.vgpr[o.reg + row];
   if (o.kind == Kind::Scalar) fill(tmp, w.sgpr[o.reg + row]);
@@ -172,7 +172,7 @@ const uint64_t *srcf64(const Wave &w, const Instruction &i, unsigned n, Lanes64 
   return tmp.v;
 }
 
-// --- destinations --------------------------------------------------------------------------------------------------------
+// --- destinations --------------------------------------------------------------------------------------------------
 uint64_t write_mask(const Wave &w, const Instruction &i) {
   uint64_t mask = w.exec();
   if (!i.has_dpp) return mask;

@@ -68,13 +68,15 @@ void run_fast(Wave &w, const Instruction *insts, uint64_t *counts, uint64_t &bud
 
 } // namespace
 
-void run_wave(Wave &w, uint64_t budget) {
+uint64_t run_wave(Wave &w, uint64_t budget) {
+  const uint64_t allowed = budget;
   const Instruction *insts = w.worker->launch->code->insts.data();
   uint64_t *counts = w.worker->pc_counts.data();
   w.stop = Stop::Running;
   if (w.checks || w.mode.vskip || w.mode.gpr_idx_en) run_careful(w, insts, counts, budget);
   else run_fast(w, insts, counts, budget);
   if (w.stop == Stop::Running) w.stop = Stop::Yield;
+  return allowed - budget;
 }
 
 } // namespace turbo_sim

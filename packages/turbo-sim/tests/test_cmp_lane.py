@@ -8,14 +8,21 @@ import math
 
 import numpy as np
 import pytest
+
 from turbo_sim.testing import AGPR, ALL, EXEC, VCC, lane_values, put, run_asm, why_no_assembler
 
 pytestmark = pytest.mark.skipif(why_no_assembler() is not None, reason=str(why_no_assembler()))
 
 PARTIAL = 0x8000_0F0F_5A5A_0001
 INT = {
-    "f": lambda a, b: False, "lt": lambda a, b: a < b, "eq": lambda a, b: a == b, "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b, "ne": lambda a, b: a != b, "ge": lambda a, b: a >= b, "t": lambda a, b: True,
+    "f": lambda a, b: False,
+    "lt": lambda a, b: a < b,
+    "eq": lambda a, b: a == b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ne": lambda a, b: a != b,
+    "ge": lambda a, b: a >= b,
+    "t": lambda a, b: True,
 }
 
 
@@ -24,11 +31,22 @@ def ordered(a, b):
 
 
 FLOAT = {
-    "f": lambda a, b: False, "lt": lambda a, b: a < b, "eq": lambda a, b: a == b, "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b, "lg": lambda a, b: ordered(a, b) and a != b, "ge": lambda a, b: a >= b, "o": ordered,
-    "u": lambda a, b: not ordered(a, b), "nge": lambda a, b: not a >= b,
-    "nlg": lambda a, b: not (ordered(a, b) and a != b), "ngt": lambda a, b: not a > b, "nle": lambda a, b: not a <= b,
-    "neq": lambda a, b: not (ordered(a, b) and a == b), "nlt": lambda a, b: not a < b, "tru": lambda a, b: True,
+    "f": lambda a, b: False,
+    "lt": lambda a, b: a < b,
+    "eq": lambda a, b: a == b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "lg": lambda a, b: ordered(a, b) and a != b,
+    "ge": lambda a, b: a >= b,
+    "o": ordered,
+    "u": lambda a, b: not ordered(a, b),
+    "nge": lambda a, b: not a >= b,
+    "nlg": lambda a, b: not (ordered(a, b) and a != b),
+    "ngt": lambda a, b: not a > b,
+    "nle": lambda a, b: not a <= b,
+    "neq": lambda a, b: not (ordered(a, b) and a == b),
+    "nlt": lambda a, b: not a < b,
+    "tru": lambda a, b: True,
 }
 
 
@@ -58,7 +76,9 @@ def test_compare(relation, t, cmpx):
         v: dict[int, np.ndarray] = {}
         put(v, 2, a), put(v, 4, b)
         x, y = ("v[2:3]", "v[4:5]") if wide else ("v2", "v4")
-        want = sum(1 << lane for lane in range(64) if mask >> lane & 1 and f(value(t, int(a[lane])), value(t, int(b[lane]))))
+        want = sum(
+            1 << lane for lane in range(64) if mask >> lane & 1 and f(value(t, int(a[lane])), value(t, int(b[lane])))
+        )
         for text, at in ((f"{name}_e32 vcc, {x}, {y}", VCC), (f"{name}_e64 s[10:11], {x}, {y}", 10)):
             out = run_asm(text, v=v, exec_mask=mask, vcc=ALL, s={10: 0xFFFFFFFF, 11: 0xFFFFFFFF})
             assert out.s64(at) == want, text
@@ -95,13 +115,17 @@ def test_class(t):
         assert out.s64(10) == out.s64(12) == out.s64(EXEC) == want
 
 
-# --- select ---------------------------------------------------------------------------------------------------------------
+# --- select -------------------------------------------------------------------------------------------------------
 def test_cndmask():
     a, b = lane_values("u32", 1), lane_values("u32", 2)
     select = 0x0123_4567_89AB_CDEF
     lanes = np.array([select >> k & 1 for k in range(64)], bool)
-    out = run_asm("v_cndmask_b32_e32 v0, v1, v2, vcc\nv_cndmask_b32_e64 v3, -v1, |v2|, s[6:7]\nv_cndmask_b32_e64 v4, 0, 1.0, vcc",
-                  v={1: a, 2: b}, vcc=select, s={6: select & 0xFFFFFFFF, 7: select >> 32})
+    out = run_asm(
+        "v_cndmask_b32_e32 v0, v1, v2, vcc\nv_cndmask_b32_e64 v3, -v1, |v2|, s[6:7]\nv_cndmask_b32_e64 v4, 0, 1.0, vcc",
+        v={1: a, 2: b},
+        vcc=select,
+        s={6: select & 0xFFFFFFFF, 7: select >> 32},
+    )
     np.testing.assert_array_equal(out.v[0], np.where(lanes, b, a))
     np.testing.assert_array_equal(out.v[3], np.where(lanes, b & 0x7FFFFFFF, a ^ 0x80000000))
     np.testing.assert_array_equal(out.v[4], np.where(lanes, 0x3F800000, 0))
@@ -110,12 +134,16 @@ def test_cndmask():
     np.testing.assert_array_equal(out.v[2], np.where(active & ~lanes, a, b))
 
 
-# --- lanes to and from scalars -----------------------------------------------------------------------------------------------
+# --- lanes to and from scalars ------------------------------------------------------------------------------------
 def test_readlane_and_writelane_ignore_exec():
     a = lane_values("u32", 3)
-    out = run_asm("v_readlane_b32 s0, v1, 5\nv_readlane_b32 s1, v1, s10\nv_readlane_b32 s2, v1, m0\n"
-                  "v_writelane_b32 v2, s11, 9\nv_writelane_b32 v2, -7, s10",
-                  v={1: a, 2: a}, s={10: 63 + 64, 11: 0xCAFE, 124: 17}, exec_mask=1)
+    out = run_asm(
+        "v_readlane_b32 s0, v1, 5\nv_readlane_b32 s1, v1, s10\nv_readlane_b32 s2, v1, m0\n"
+        "v_writelane_b32 v2, s11, 9\nv_writelane_b32 v2, -7, s10",
+        v={1: a, 2: a},
+        s={10: 63 + 64, 11: 0xCAFE, 124: 17},
+        exec_mask=1,
+    )
     assert [int(x) for x in out.s[:3]] == [a[5], a[63], a[17]]
     want = a.copy()
     want[9], want[63] = 0xCAFE, 0xFFFFFFF9
@@ -156,8 +184,10 @@ def test_swap_and_accvgpr():
     active = np.array([PARTIAL >> k & 1 for k in range(64)], bool)
     np.testing.assert_array_equal(out.v[0], np.where(active, b, a))
     np.testing.assert_array_equal(out.v[1], np.where(active, a, b))
-    out = run_asm("v_accvgpr_write_b32 a3, v0\nv_accvgpr_read_b32 v2, a3\nv_accvgpr_mov_b32 a4, a3\nv_accvgpr_write_b32 a5, -3",
-                  v={0: a, 2: b})
+    out = run_asm(
+        "v_accvgpr_write_b32 a3, v0\nv_accvgpr_read_b32 v2, a3\nv_accvgpr_mov_b32 a4, a3\nv_accvgpr_write_b32 a5, -3",
+        v={0: a, 2: b},
+    )
     np.testing.assert_array_equal(out.v[2], a)
     np.testing.assert_array_equal(out.v[AGPR + 4], a)
     assert set(out.v[AGPR + 5].tolist()) == {0xFFFFFFFD}

@@ -7,13 +7,18 @@ import math
 
 import numpy as np
 import pytest
+
 from turbo_sim.testing import ALL, DEFAULT_MODE, FP16_OVFL, lane_values, native, put, run_asm, why_no_assembler
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 pytestmark = pytest.mark.skipif(why_no_assembler() is not None, reason=str(why_no_assembler()))
 
-FP8 = {("gfx942", "fp8"): ml_dtypes.float8_e4m3fnuz, ("gfx942", "bf8"): ml_dtypes.float8_e5m2fnuz,
-       ("gfx950", "fp8"): ml_dtypes.float8_e4m3fn, ("gfx950", "bf8"): ml_dtypes.float8_e5m2}
+FP8 = {
+    ("gfx942", "fp8"): ml_dtypes.float8_e4m3fnuz,
+    ("gfx942", "bf8"): ml_dtypes.float8_e5m2fnuz,
+    ("gfx950", "fp8"): ml_dtypes.float8_e4m3fn,
+    ("gfx950", "bf8"): ml_dtypes.float8_e5m2,
+}
 PARTIAL = 0x8000_0F0F_5A5A_0001
 
 
@@ -38,10 +43,14 @@ def saturate(x: float, low: int, high: int, how=math.trunc) -> int:
 
 I32, U32 = (-(2**31), 2**31 - 1), (0, 2**32 - 1)
 TO_INT = {
-    "v_cvt_i32_f32": ("f32", I32, math.trunc), "v_cvt_u32_f32": ("f32", U32, math.trunc),
-    "v_cvt_i32_f64": ("f64", I32, math.trunc), "v_cvt_u32_f64": ("f64", U32, math.trunc),
-    "v_cvt_flr_i32_f32": ("f32", I32, math.floor), "v_cvt_rpi_i32_f32": ("f32", I32, lambda x: math.floor(x + 0.5)),
-    "v_cvt_i16_f16": ("f16", (-32768, 32767), math.trunc), "v_cvt_u16_f16": ("f16", (0, 65535), math.trunc),
+    "v_cvt_i32_f32": ("f32", I32, math.trunc),
+    "v_cvt_u32_f32": ("f32", U32, math.trunc),
+    "v_cvt_i32_f64": ("f64", I32, math.trunc),
+    "v_cvt_u32_f64": ("f64", U32, math.trunc),
+    "v_cvt_flr_i32_f32": ("f32", I32, math.floor),
+    "v_cvt_rpi_i32_f32": ("f32", I32, lambda x: math.floor(x + 0.5)),
+    "v_cvt_i16_f16": ("f16", (-32768, 32767), math.trunc),
+    "v_cvt_u16_f16": ("f16", (0, 65535), math.trunc),
 }
 
 
@@ -69,9 +78,12 @@ def test_float_to_integer(name):
 
 
 FROM_INT = {
-    "v_cvt_f32_i32": lambda x: x.view(np.int32).astype(np.float32), "v_cvt_f32_u32": lambda x: x.astype(np.float32),
-    "v_cvt_f32_ubyte0": lambda x: (x & 255).astype(np.float32), "v_cvt_f32_ubyte1": lambda x: (x >> 8 & 255).astype(np.float32),
-    "v_cvt_f32_ubyte2": lambda x: (x >> 16 & 255).astype(np.float32), "v_cvt_f32_ubyte3": lambda x: (x >> 24).astype(np.float32),
+    "v_cvt_f32_i32": lambda x: x.view(np.int32).astype(np.float32),
+    "v_cvt_f32_u32": lambda x: x.astype(np.float32),
+    "v_cvt_f32_ubyte0": lambda x: (x & 255).astype(np.float32),
+    "v_cvt_f32_ubyte1": lambda x: (x >> 8 & 255).astype(np.float32),
+    "v_cvt_f32_ubyte2": lambda x: (x >> 16 & 255).astype(np.float32),
+    "v_cvt_f32_ubyte3": lambda x: (x >> 24).astype(np.float32),
     "v_cvt_off_f32_i4": lambda x: (((x & 15) ^ 8).astype(np.float32) - 8) / 16,
     "v_cvt_f32_f16": lambda x: x.astype(np.uint16).view(np.float16).astype(np.float32),
     "v_cvt_f32_bf16": lambda x: (x << np.uint32(16)).view(np.float32),
@@ -161,9 +173,11 @@ def test_packs_of_two(name):
 def test_pknorm_and_pack():
     x, y = np.linspace(-1.5, 1.5, 64).astype(np.float32), np.linspace(1.5, -1.5, 64).astype(np.float32)
     v = {1: x.view(np.uint32), 2: y.view(np.uint32), 3: lane_values("u32", 1)}
-    out = run_asm("v_cvt_pknorm_i16_f32 v4, v1, v2\nv_cvt_pknorm_u16_f32 v5, v1, v2\nv_pack_b32_f16 v6, v1, v2\n"
-                  "v_pack_b32_f16 v7, -v1, |v2| op_sel:[1,1,0]\nv_cvt_pk_u8_f32 v8, v9, 2, v3",
-                  v=v | {9: np.linspace(-5, 300, 64).astype(np.float32).view(np.uint32)})
+    out = run_asm(
+        "v_cvt_pknorm_i16_f32 v4, v1, v2\nv_cvt_pknorm_u16_f32 v5, v1, v2\nv_pack_b32_f16 v6, v1, v2\n"
+        "v_pack_b32_f16 v7, -v1, |v2| op_sel:[1,1,0]\nv_cvt_pk_u8_f32 v8, v9, 2, v3",
+        v=v | {9: np.linspace(-5, 300, 64).astype(np.float32).view(np.uint32)},
+    )
     snorm = lambda z: np.rint(np.clip(z, -1, 1) * np.float32(32767)).astype(np.int64) & 0xFFFF  # noqa: E731
     unorm = lambda z: np.rint(np.clip(z, 0, 1) * np.float32(65535)).astype(np.int64)  # noqa: E731
     np.testing.assert_array_equal(out.v[4], snorm(x) | snorm(y) << 16)
@@ -174,7 +188,7 @@ def test_pknorm_and_pack():
     np.testing.assert_array_equal(out.v[8], (v[3] & 0xFF00FFFF) | u8 << 16)
 
 
-# --- fp8 -----------------------------------------------------------------------------------------------------------------------
+# --- fp8 ----------------------------------------------------------------------------------------------------------
 def fp8_inputs(seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal(64) * 2.0 ** rng.integers(-18, 18, 64)).astype(np.float32)
@@ -198,8 +212,13 @@ def test_cvt_pk_fp8_f32(arch, kind, high, ovfl):
     a, b, old = fp8_inputs(1), np.roll(fp8_inputs(2), 17), lane_values("u32", 5)
     sel = " op_sel:[0,0,1]" if high else ""
     mode = DEFAULT_MODE | (FP16_OVFL if ovfl else 0) | 0b1111  # rounding does not matter
-    out = run_asm(f"v_cvt_pk_{kind}_f32 v0, v1, v2{sel}", arch=arch, v={0: old, 1: a.view(np.uint32), 2: b.view(np.uint32)},
-                  mode=mode, exec_mask=PARTIAL).v[0]
+    out = run_asm(
+        f"v_cvt_pk_{kind}_f32 v0, v1, v2{sel}",
+        arch=arch,
+        v={0: old, 1: a.view(np.uint32), 2: b.view(np.uint32)},
+        mode=mode,
+        exec_mask=PARTIAL,
+    ).v[0]
     pair = fp8_code(a, dtype, ovfl) | fp8_code(b, dtype, ovfl) << 8
     want = (old & 0xFFFF) | pair << 16 if high else (old & 0xFFFF0000) | pair
     for lane in range(64):
@@ -218,7 +237,9 @@ def test_cvt_from_fp8(arch, kind):
     value = lambda c: c.astype(np.uint8).view(dtype).astype(np.float32)  # noqa: E731
     text = f"v_cvt_f32_{kind}_e32 v1, v0\nv_cvt_pk_f32_{kind}_e32 v[6:7], v0\n"
     text += "\n".join(f"v_cvt_f32_{kind}_sdwa v{2 + k}, v0 src0_sel:BYTE_{k}" for k in range(4))
-    text += f"\nv_cvt_pk_f32_{kind}_sdwa v[8:9], v0 src0_sel:WORD_1\nv_cvt_pk_f32_{kind}_sdwa v[10:11], v0 src0_sel:WORD_0"
+    text += (
+        f"\nv_cvt_pk_f32_{kind}_sdwa v[8:9], v0 src0_sel:WORD_1\nv_cvt_pk_f32_{kind}_sdwa v[10:11], v0 src0_sel:WORD_0"
+    )
     out = run_asm(text, arch=arch, v={0: word})
     for row, k in ((1, 0), (2, 0), (3, 1), (4, 2), (5, 3), (6, 0), (7, 1), (8, 2), (9, 3), (10, 0), (11, 1)):
         equal_floats(f32(out.v[row]), value(codes[k]))
@@ -233,8 +254,11 @@ def test_cvt_sr_fp8(arch, kind):
     for noise, direction in ((0, 3), (0xFFFFFFFF, None)):
         for byte in range(4):
             sel = f"op_sel:[0,0,{byte & 1},{byte >> 1}]"
-            out = run_asm(f"v_cvt_sr_{kind}_f32 v0, v1, v2 {sel}", arch=arch,
-                          v={0: old, 1: x.view(np.uint32), 2: np.full(64, noise, np.uint32)}).v[0]
+            out = run_asm(
+                f"v_cvt_sr_{kind}_f32 v0, v1, v2 {sel}",
+                arch=arch,
+                v={0: old, 1: x.view(np.uint32), 2: np.full(64, noise, np.uint32)},
+            ).v[0]
             code = lambda m: native().encode_format(x.astype(np.float64), f"fp8_{name}", m, 0)  # noqa: E731
             want = code(3) if direction == 3 else np.where(x > 0, code(1), code(2))
             np.testing.assert_array_equal(out >> (8 * byte) & 255, want)
@@ -242,10 +266,15 @@ def test_cvt_sr_fp8(arch, kind):
             np.testing.assert_array_equal(out & keep, old & keep)
 
 
-# --- transcendental ---------------------------------------------------------------------------------------------------------------
+# --- transcendental -----------------------------------------------------------------------------------------------
 FUNCTIONS = {
-    "exp": np.exp2, "log": np.log2, "rcp": lambda x: 1 / x, "rsq": lambda x: 1 / np.sqrt(x), "sqrt": np.sqrt,
-    "sin": lambda x: np.sin(2 * np.pi * x), "cos": lambda x: np.cos(2 * np.pi * x),
+    "exp": np.exp2,
+    "log": np.log2,
+    "rcp": lambda x: 1 / x,
+    "rsq": lambda x: 1 / np.sqrt(x),
+    "sqrt": np.sqrt,
+    "sin": lambda x: np.sin(2 * np.pi * x),
+    "cos": lambda x: np.cos(2 * np.pi * x),
 }
 
 
@@ -290,7 +319,7 @@ def test_transcendental_f64(name, f):
     np.testing.assert_array_equal(got[~nan], want[~nan])
 
 
-# --- division as compilers expand it -------------------------------------------------------------------------------------------------
+# --- division as compilers expand it ------------------------------------------------------------------------------
 DIVIDE_F32 = """
 v_div_scale_f32 v3, s[4:5], v2, v2, v1
 v_div_scale_f32 v4, vcc, v1, v2, v1

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: MIT
-"""gfx950's v_cvt_scalef32_*: values, scales, places in the destination. (Semantics: isa/unverified.def says which are inferred.)"""
+"""gfx950's v_cvt_scalef32_*: values, scales, places in the destination.
+
+isa/unverified.def says which of these semantics are inferred.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from turbo_sim.testing import DEFAULT_MODE, FP16_OVFL, lane_values, native, run_asm, why_no_assembler
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 pytestmark = pytest.mark.skipif(why_no_assembler() is not None, reason=str(why_no_assembler()))
 
-NARROW = {"fp8": ("fp8_e4m3fn", ml_dtypes.float8_e4m3fn, 8), "bf8": ("fp8_e5m2", ml_dtypes.float8_e5m2, 8),
-          "fp4": ("fp4_e2m1", ml_dtypes.float4_e2m1fn, 4), "fp6": ("fp6_e2m3", ml_dtypes.float6_e2m3fn, 6),
-          "bf6": ("fp6_e3m2", ml_dtypes.float6_e3m2fn, 6)}
+NARROW = {
+    "fp8": ("fp8_e4m3fn", ml_dtypes.float8_e4m3fn, 8),
+    "bf8": ("fp8_e5m2", ml_dtypes.float8_e5m2, 8),
+    "fp4": ("fp4_e2m1", ml_dtypes.float4_e2m1fn, 4),
+    "fp6": ("fp6_e2m3", ml_dtypes.float6_e2m3fn, 6),
+    "bf6": ("fp6_e3m2", ml_dtypes.float6_e3m2fn, 6),
+}
 WIDE = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 PARTIAL = 0x8000_0F0F_5A5A_0001
 
@@ -95,7 +103,11 @@ def test_from_pair(kind, wide):
         values = [decode(field >> np.uint32(width * k) & mask, kind) * power for k in range(2)]
         with np.errstate(all="ignore"):
             want = np.stack(values, 1).astype(np.float32).astype(WIDE[wide])
-        got = np.stack([out.v[4], out.v[5]], 1).view(np.float32) if wide == "f32" else out.v[4].view(WIDE[wide]).reshape(64, 2)
+        got = (
+            np.stack([out.v[4], out.v[5]], 1).view(np.float32)
+            if wide == "f32"
+            else out.v[4].view(WIDE[wide]).reshape(64, 2)
+        )
         np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
 
 
@@ -109,7 +121,9 @@ def test_from_one(kind, wide):
             sel = f"{byte & 1},{byte >> 1},0" + (f",{high}" if wide == "f16" else "")
             if wide == "f16":
                 sel = f"{byte & 1},{byte >> 1},{high}"
-            got = run_asm(f"v_cvt_scalef32_{wide}_{kind} v0, v1, v2 op_sel:[{sel}]", v={0: old, 1: source, 2: bits}).v[0]
+            got = run_asm(f"v_cvt_scalef32_{wide}_{kind} v0, v1, v2 op_sel:[{sel}]", v={0: old, 1: source, 2: bits}).v[
+                0
+            ]
             value = decode(source >> np.uint32(8 * byte) & 255, kind) * power
             if wide == "f32":
                 np.testing.assert_array_equal(got.view(np.float32), value.astype(np.float32))
@@ -129,7 +143,9 @@ def test_stochastic_one(kind, wide):
     bits, power = scales(8)
     v = {0: old, 9: bits} | to_registers(x, wide, 1)
     for noise, away in ((0, False), (0xFFFFFFFF, True)):
-        got = run_asm(f"v_cvt_scalef32_sr_{kind}_{wide} v0, v1, v8, v9 op_sel:[0,0,1,1]", v=v | {8: np.full(64, noise, np.uint32)}).v[0]
+        got = run_asm(
+            f"v_cvt_scalef32_sr_{kind}_{wide} v0, v1, v8, v9 op_sel:[0,0,1,1]", v=v | {8: np.full(64, noise, np.uint32)}
+        ).v[0]
         y = x[:, 0].astype(np.float64) / power
         mode = np.where(y > 0, 1, 2) if away else np.full(64, 3)
         codes = np.stack([native().encode_format(y, NARROW[kind][0], m, 0) for m in range(4)])
@@ -181,7 +197,9 @@ def test_pk32_from_six_bits(kind, wide):
     rows = np.stack([lane_values("u32", 20 + r) for r in range(6)])
     bits, power = scales(13)
     n = 32 if wide == "f32" else 16
-    out = run_asm(f"v_cvt_scalef32_pk32_{wide}_{kind} v[8:{7 + n}], v[0:5], v6", v={r: rows[r] for r in range(6)} | {6: bits})
+    out = run_asm(
+        f"v_cvt_scalef32_pk32_{wide}_{kind} v[8:{7 + n}], v[0:5], v6", v={r: rows[r] for r in range(6)} | {6: bits}
+    )
     values = decode(six_bit_fields(rows), kind) * power[:, None]
     got = out.v[8 : 8 + n].T.copy().view(WIDE[wide]).reshape(64, 32).astype(np.float32)
     np.testing.assert_array_equal(got, values.astype(np.float32).astype(WIDE[wide]).astype(np.float32))
@@ -196,7 +214,9 @@ def test_stochastic_pk32(kind, wide):
     v = {60: np.zeros(64, np.uint32), 61: bits} | to_registers(x, wide, 8)
     out = run_asm(f"v_cvt_scalef32_sr_pk32_{kind}_{wide} v[0:5], v[8:{7 + n}], v60, v61", v=v)
     y = (x.astype(np.float64) / power[:, None]).reshape(-1)
-    np.testing.assert_array_equal(six_bit_fields(out.v[:6]), native().encode_format(y, NARROW[kind][0], 3, 0).reshape(64, 32))
+    np.testing.assert_array_equal(
+        six_bit_fields(out.v[:6]), native().encode_format(y, NARROW[kind][0], 3, 0).reshape(64, 32)
+    )
 
 
 def test_prng():

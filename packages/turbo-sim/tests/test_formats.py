@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+
 from turbo_sim.testing import native
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -122,10 +123,12 @@ def test_encode_small_formats(name, mode, overflow):
 @pytest.mark.parametrize("name", FORMATS)
 def test_encode_nearest_equals_ml_dtypes(name):
     rng = np.random.default_rng(1)
-    x = np.concatenate([
-        rng.standard_normal(20000) * 2.0 ** rng.integers(-30, 20, 20000),
-        rng.integers(0, 2**32, 40000, dtype=np.uint32).view(np.float32).astype(np.float64),
-    ])
+    x = np.concatenate(
+        [
+            rng.standard_normal(20000) * 2.0 ** rng.integers(-30, 20, 20000),
+            rng.integers(0, 2**32, 40000, dtype=np.uint32).view(np.float32).astype(np.float64),
+        ]
+    )
     x = x[np.isfinite(x)]
     if FORMATS[name][3] == "none":
         x = np.clip(x, -GRIDS[name][-1][0].__float__(), float(GRIDS[name][-1][0]))
@@ -168,13 +171,15 @@ def test_directed_rounding_of_f16(mode):
 
 def test_fast_paths_equal_general_ones():
     rng = np.random.default_rng(3)
-    bits = np.concatenate([
-        rng.integers(0, 2**32, 300000, dtype=np.uint32),
-        np.arange(0x33000000, 0x33000000 + 4096, dtype=np.uint32),  # around half of f16's smallest subnormal
-        np.arange(0x477FE000, 0x47801000, 1, dtype=np.uint32),  # around f16's largest
-        np.arange(0x387FF000, 0x38801000, dtype=np.uint32),  # around f16's smallest normal
-        np.array([0, 0x80000000, 0x7F800000, 0xFF800000, 0x7F7FFFFF, 1, 0x807FFFFF], np.uint32),
-    ])
+    bits = np.concatenate(
+        [
+            rng.integers(0, 2**32, 300000, dtype=np.uint32),
+            np.arange(0x33000000, 0x33000000 + 4096, dtype=np.uint32),  # around half of f16's smallest subnormal
+            np.arange(0x477FE000, 0x47801000, 1, dtype=np.uint32),  # around f16's largest
+            np.arange(0x387FF000, 0x38801000, dtype=np.uint32),  # around f16's smallest normal
+            np.array([0, 0x80000000, 0x7F800000, 0xFF800000, 0x7F7FFFFF, 1, 0x807FFFFF], np.uint32),
+        ]
+    )
     x = bits.view(np.float32)
     nan = np.isnan(x)
     n = native()
@@ -183,6 +188,37 @@ def test_fast_paths_equal_general_ones():
         assert np.isnan(n.decode_format(fast(x[nan]), name)).all()
     c = codes("f16")
     np.testing.assert_array_equal(n.f16_to_f32(c).view(np.uint32), n.decode_format(c, "f16").view(np.uint32))
+
+
+def sample_of_floats() -> np.ndarray:
+    rng = np.random.default_rng(5)
+    near = (rng.standard_normal(200000) * 2.0 ** rng.integers(-30, 20, 200000)).astype(np.float32)
+    exact = np.concatenate([[float(v) for v, _ in grid_] for grid_ in GRIDS.values()]).astype(np.float32)
+    middles = np.concatenate([(np.sort(exact)[1:] + np.sort(exact)[:-1]) / 2, exact]).astype(np.float32)
+    sides = np.concatenate(
+        [np.nextafter(middles, np.float32(np.inf)), np.nextafter(middles, np.float32(-np.inf)), middles]
+    )
+    bits = rng.integers(0, 2**32, 200000, dtype=np.uint32).view(np.float32)
+    x = np.concatenate([near, sides, -sides, bits, np.array([np.inf, -np.inf, 0.0, -0.0], np.float32)])
+    return x[~np.isnan(x)]
+
+
+@pytest.mark.parametrize("overflow", [IEEE, CLAMP, CLAMP_ALL])
+@pytest.mark.parametrize("name", GRIDS)
+def test_fast_narrow_encoder(name, overflow):
+    x, n = sample_of_floats(), native()
+    np.testing.assert_array_equal(
+        n.encode_narrow(x, name, overflow), n.encode_format(x.astype(np.float64), name, NEAREST, overflow)
+    )
+    nan = np.array([np.nan, -np.nan], np.float32)
+    np.testing.assert_array_equal(
+        n.encode_narrow(nan, name, overflow), n.encode_format(nan.astype(np.float64), name, NEAREST, overflow)
+    )
+
+
+def test_fast_f16_toward_zero():
+    x, n = sample_of_floats(), native()
+    np.testing.assert_array_equal(n.f32_to_f16_toward_zero(x), n.encode_format(x.astype(np.float64), "f16", ZERO, IEEE))
 
 
 @pytest.mark.parametrize("name", ["fp8_e4m3fn", "fp8_e5m2", "fp8_e4m3fnuz", "fp8_e5m2fnuz", "fp4_e2m1", "bf16", "f16"])

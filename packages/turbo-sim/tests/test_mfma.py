@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from turbo_sim.testing import AGPR, ALL, native, run_asm, why_no_assembler
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 pytestmark = pytest.mark.skipif(why_no_assembler() is not None, reason=str(why_no_assembler()))
 
 TYPES = {
-    "f64": (64, np.float64), "f32": (32, np.float32), "xf32": (32, np.float32), "f16": (16, np.float16),
-    "bf16": (16, ml_dtypes.bfloat16), "i8": (8, np.int8), "fp8": (8, ml_dtypes.float8_e4m3fn),
-    "bf8": (8, ml_dtypes.float8_e5m2), "fp8_fnuz": (8, ml_dtypes.float8_e4m3fnuz),
-    "bf8_fnuz": (8, ml_dtypes.float8_e5m2fnuz), "fp6": (6, ml_dtypes.float6_e2m3fn),
-    "bf6": (6, ml_dtypes.float6_e3m2fn), "fp4": (4, ml_dtypes.float4_e2m1fn),
+    "f64": (64, np.float64),
+    "f32": (32, np.float32),
+    "xf32": (32, np.float32),
+    "f16": (16, np.float16),
+    "bf16": (16, ml_dtypes.bfloat16),
+    "i8": (8, np.int8),
+    "fp8": (8, ml_dtypes.float8_e4m3fn),
+    "bf8": (8, ml_dtypes.float8_e5m2),
+    "fp8_fnuz": (8, ml_dtypes.float8_e4m3fnuz),
+    "bf8_fnuz": (8, ml_dtypes.float8_e5m2fnuz),
+    "fp6": (6, ml_dtypes.float6_e2m3fn),
+    "bf6": (6, ml_dtypes.float6_e3m2fn),
+    "fp4": (4, ml_dtypes.float4_e2m1fn),
 }
 
 # mnemonic suffix: (rows, K, blocks, type A, type B, archs)
@@ -33,13 +42,19 @@ for kind in ("f16", "bf16"):
     FORMS[f"f32_16x16x4_4b_{kind}"] = (16, 4, 4, kind, kind, BOTH)
     FORMS[f"f32_4x4x4_16b_{kind}"] = (4, 4, 16, kind, kind, BOTH)
 FORMS |= {
-    "f32_16x16x4_f32": (16, 4, 1, "f32", "f32", BOTH), "f32_32x32x2_f32": (32, 2, 1, "f32", "f32", BOTH),
-    "f32_32x32x1_2b_f32": (32, 1, 2, "f32", "f32", BOTH), "f32_16x16x1_4b_f32": (16, 1, 4, "f32", "f32", BOTH),
+    "f32_16x16x4_f32": (16, 4, 1, "f32", "f32", BOTH),
+    "f32_32x32x2_f32": (32, 2, 1, "f32", "f32", BOTH),
+    "f32_32x32x1_2b_f32": (32, 1, 2, "f32", "f32", BOTH),
+    "f32_16x16x1_4b_f32": (16, 1, 4, "f32", "f32", BOTH),
     "f32_4x4x1_16b_f32": (4, 1, 16, "f32", "f32", BOTH),
-    "f32_16x16x8_xf32": (16, 8, 1, "xf32", "xf32", OLD), "f32_32x32x4_xf32": (32, 4, 1, "xf32", "xf32", OLD),
-    "i32_16x16x32_i8": (16, 32, 1, "i8", "i8", BOTH), "i32_32x32x16_i8": (32, 16, 1, "i8", "i8", BOTH),
-    "i32_16x16x64_i8": (16, 64, 1, "i8", "i8", NEW), "i32_32x32x32_i8": (32, 32, 1, "i8", "i8", NEW),
-    "i32_32x32x4_2b_i8": (32, 4, 2, "i8", "i8", BOTH), "i32_16x16x4_4b_i8": (16, 4, 4, "i8", "i8", BOTH),
+    "f32_16x16x8_xf32": (16, 8, 1, "xf32", "xf32", OLD),
+    "f32_32x32x4_xf32": (32, 4, 1, "xf32", "xf32", OLD),
+    "i32_16x16x32_i8": (16, 32, 1, "i8", "i8", BOTH),
+    "i32_32x32x16_i8": (32, 16, 1, "i8", "i8", BOTH),
+    "i32_16x16x64_i8": (16, 64, 1, "i8", "i8", NEW),
+    "i32_32x32x32_i8": (32, 32, 1, "i8", "i8", NEW),
+    "i32_32x32x4_2b_i8": (32, 4, 2, "i8", "i8", BOTH),
+    "i32_16x16x4_4b_i8": (16, 4, 4, "i8", "i8", BOTH),
     "i32_4x4x4_16b_i8": (4, 4, 16, "i8", "i8", BOTH),
 }
 for a in ("fp8", "bf8"):
@@ -49,7 +64,9 @@ for a in ("fp8", "bf8"):
 CASES = [(name, arch) for name, form in FORMS.items() for arch in form[5]]
 
 
-def element_index(m: int, k_total: int, blocks: int, lane: int, i: int, split: bool, per_lane: int) -> tuple[int, int, int]:
+def element_index(
+    m: int, k_total: int, blocks: int, lane: int, i: int, split: bool, per_lane: int
+) -> tuple[int, int, int]:
     """(block, row, k) of element i of a lane."""
     group, row = divmod(lane, m)
     if blocks > 1:
@@ -77,7 +94,12 @@ def random_operand(rng, m, k_total, blocks, kind, split=False):
                 else:
                     code = int(rng.integers(0, 1 << bits))
                     value = np.array(code, np.uint16 if bits == 16 else np.uint8).view(dtype)
-                    if kind == "f16" and abs(float(value)) > 256 or kind == "bf16" and not 1e-3 < abs(float(value)) < 1e3:
+                    if (
+                        kind == "f16"
+                        and abs(float(value)) > 256
+                        or kind == "bf16"
+                        and not 1e-3 < abs(float(value)) < 1e3
+                    ):
                         continue
                 if np.isfinite(float(value)):
                     break
@@ -170,7 +192,8 @@ def test_constant_c(name, constant, value):
     (a_rows, a), (b_rows, b) = (random_operand(rng, m, k, blocks, kind) for _ in range(2))
     n = m * m // 64
     v = {2 + r: row for r, row in enumerate(a_rows)} | {12 + r: row for r, row in enumerate(b_rows)}
-    text = f"v_mfma_{name} {registers('v', 32, n)}, {registers('v', 2, len(a_rows))}, {registers('v', 12, len(b_rows))}, {constant}"
+    inputs = f"{registers('v', 2, len(a_rows))}, {registers('v', 12, len(b_rows))}"
+    text = f"v_mfma_{name} {registers('v', 32, n)}, {inputs}, {constant}"
     got = run_asm(text, v=v).v[32 : 32 + n]
     c = np.full((n, 64), value, np.float32).view(np.uint32)
     assert_rounded(got, expected(m, 1, a, b, c), 10)
@@ -349,8 +372,10 @@ def test_broadcast_of_a_blocks(cbsz, abid):
 
 @pytest.mark.parametrize(
     "text,named",
-    [("v_mfma_f32_4x4x4_16b_f16 v[20:23], v[2:3], v[12:13], 0 blgp:1", "blgp"),
-     ("v_mfma_f32_16x16x16_f16 v[20:23], v[2:3], v[12:13], 0 cbsz:1", "cbsz")],
+    [
+        ("v_mfma_f32_4x4x4_16b_f16 v[20:23], v[2:3], v[12:13], 0 blgp:1", "blgp"),
+        ("v_mfma_f32_16x16x16_f16 v[20:23], v[2:3], v[12:13], 0 cbsz:1", "cbsz"),
+    ],
 )
 def test_unknown_modifiers_are_refused(text, named):
     with pytest.raises(Exception, match=named):

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+
 from turbo_sim.testing import ALL, DEFAULT_MODE, FP16_OVFL, lane_values, put, run_asm, why_no_assembler
 
 pytestmark = pytest.mark.skipif(why_no_assembler() is not None, reason=str(why_no_assembler()))
@@ -63,8 +64,12 @@ class Format:
         units = m / Fraction(2) ** last
         low = math.floor(units)
         rest = units - low
-        up = {NEAREST: rest > Fraction(1, 2) or (rest == Fraction(1, 2) and low % 2 == 1), UP: rest > 0 and not sign,
-              DOWN: rest > 0 and bool(sign), ZERO: False}[mode]
+        up = {
+            NEAREST: rest > Fraction(1, 2) or (rest == Fraction(1, 2) and low % 2 == 1),
+            UP: rest > 0 and not sign,
+            DOWN: rest > 0 and bool(sign),
+            ZERO: False,
+        }[mode]
         units = low + up
         code = units if units < 1 << self.m else ((last + self.m + self.bias - 1) << self.m) + units
         if code >= self.inf:
@@ -227,12 +232,16 @@ def test_neg_abs_and_scalars(t):
     ]
     for texts, changes in variants:
         operands = [text.format(register(t, 2 * k + 2)) for k, text in enumerate(texts)]
-        want = [expected(f, ARITHMETIC["v_fma_{}"][1], NEAREST, [ch(int(s[lane])) for ch, s in zip(changes, (a, b, c))])
-                for lane in range(64)]
+        want = [
+            expected(f, ARITHMETIC["v_fma_{}"][1], NEAREST, [ch(int(s[lane])) for ch, s in zip(changes, (a, b, c))])
+            for lane in range(64)
+        ]
         check(f"v_fma_{t}", t, [a, b, c], want, operands=operands)
     one, half = f.encode(Fraction(1)), f.encode(Fraction(-1, 2))
     for text, code in (("1.0", one), ("-0.5", half), ("4.0", f.encode(Fraction(4)))):
-        want = [expected(f, ARITHMETIC["v_fma_{}"][1], NEAREST, [code, int(b[lane]), int(c[lane])]) for lane in range(64)]
+        want = [
+            expected(f, ARITHMETIC["v_fma_{}"][1], NEAREST, [code, int(b[lane]), int(c[lane])]) for lane in range(64)
+        ]
         check(f"v_fma_{t}", t, [a, b, c], want, operands=[text, register(t, 4), register(t, 6)])
 
 
@@ -245,7 +254,9 @@ def test_integer_constants_are_bits():
 @pytest.mark.parametrize("suffix,scale", [(" mul:2", 2), (" mul:4", 4), (" div:2", Fraction(1, 2))])
 def test_omod(t, suffix, scale):
     f = F[t]
-    a, b = (np.array([f.encode(Fraction(k * 3 - 90, 7)) for k in range(j, 64 + j)], lane_values(t, 0).dtype) for j in (0, 5))
+    a, b = (
+        np.array([f.encode(Fraction(k * 3 - 90, 7)) for k in range(j, 64 + j)], lane_values(t, 0).dtype) for j in (0, 5)
+    )
     rounded = [f.value(expected(f, ARITHMETIC["v_add_{}"][1], NEAREST, [int(x), int(y)])) for x, y in zip(a, b)]
     want = [f.encode(mul(r, Fraction(scale))) for r in rounded]
     check(f"v_add_{t}" + ("" if t == "f64" else "_e64"), t, [a, b], want, suffix=suffix)
@@ -282,7 +293,7 @@ def test_fp16_ovfl_clamps_but_keeps_infinity(text):
     check(name, "f16", sources, want, mode=DEFAULT_MODE | FP16_OVFL)
 
 
-# --- NaN ------------------------------------------------------------------------------------------------------------------
+# --- NaN ----------------------------------------------------------------------------------------------------------
 def test_nan_results():
     """The first NaN source, made quiet; a made NaN is 0x7FC00000."""
     a = np.array([0x7F800001, 0x3F800000, 0x7F800000, 0xFFC12345] * 16, np.uint32)
@@ -293,7 +304,7 @@ def test_nan_results():
     assert [hex(x) for x in got] == ["0x7fc00001", "0xffe00001", "0x7fc00000", "0xffc12345"]
 
 
-# --- min, max, med ----------------------------------------------------------------------------------------------------------
+# --- min, max, med ------------------------------------------------------------------------------------------------
 def minimum(f, a, b, greatest, ieee):
     for x in (a, b):
         if ieee and f.is_nan(x) and not x & f.quiet:
@@ -335,7 +346,7 @@ def test_three_way(name, t):
         check(f"v_{name}_{t}", t, sources, want)
 
 
-# --- accumulating and literal forms -------------------------------------------------------------------------------------------
+# --- accumulating and literal forms -------------------------------------------------------------------------------
 @pytest.mark.parametrize("t", ["f32", "f64"])
 def test_fmac(t):
     f = F[t]
@@ -360,7 +371,7 @@ def test_fmamk_and_fmaak():
         assert same(f, int(out.v[3][lane]), expected(f, fma, NEAREST, [x, y, literal]))
 
 
-# --- exponents ------------------------------------------------------------------------------------------------------------------
+# --- exponents ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("t", F)
 def test_ldexp(t):
     f = F[t]
@@ -389,8 +400,11 @@ def test_frexp_and_fract(t):
         a = lane_values(t, seed)
         v: dict[int, np.ndarray] = {}
         put(v, 2, a)
-        out = run_asm(f"{exponent} v0, {register(t, 2)}\nv_frexp_mant_{t} {register(t, 4)}, {register(t, 2)}\n"
-                      f"v_fract_{t} {register(t, 6)}, {register(t, 2)}", v=v)
+        out = run_asm(
+            f"{exponent} v0, {register(t, 2)}\nv_frexp_mant_{t} {register(t, 4)}, {register(t, 2)}\n"
+            f"v_fract_{t} {register(t, 6)}, {register(t, 2)}",
+            v=v,
+        )
         mantissas, fracts = (out.v64(r) if t == "f64" else out.v[r] for r in (4, 6))
         for lane in range(64):
             x = f.value(int(a[lane]))

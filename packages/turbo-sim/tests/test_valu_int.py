@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from turbo_sim.testing import ALL, VCC, lane_values, put, run_asm, why_no_assembler
 
 pytestmark = pytest.mark.skipif(why_no_assembler() is not None, reason=str(why_no_assembler()))
@@ -95,7 +96,9 @@ BINARY = {
     "v_bfm_b32": lambda a, b: ((1 << (a & 31)) - 1) << (b & 31),
     "v_bcnt_u32_b32": lambda a, b: bin(a).count("1") + b,
     "v_cvt_pk_u16_u32": lambda a, b: min(a, 0xFFFF) | min(b, 0xFFFF) << 16,
-    "v_cvt_pk_i16_i32": lambda a, b: (clamp(s(a), -32768, 32767) & 0xFFFF) | (clamp(s(b), -32768, 32767) & 0xFFFF) << 16,
+    "v_cvt_pk_i16_i32": lambda a, b: (
+        (clamp(s(a), -32768, 32767) & 0xFFFF) | (clamp(s(b), -32768, 32767) & 0xFFFF) << 16
+    ),
 }
 TERNARY = {
     "v_add3_u32": lambda a, b, c: a + b + c,
@@ -126,8 +129,9 @@ TERNARY = {
     "v_sad_u16": lambda a, b, c: abs((a & 0xFFFF) - (b & 0xFFFF)) + abs((a >> 16) - (b >> 16)) + c,
     "v_sad_u32": lambda a, b, c: abs(a - b) + c,
     "v_msad_u8": lambda a, b, c: sum(abs(x - y) if y else 0 for x, y in zip(bytes_of(a), bytes_of(b))) + c,
-    "v_lerp_u8": lambda a, b, c: sum(((x + y + (z & 1)) >> 1) << (8 * k)
-                                     for k, (x, y, z) in enumerate(zip(bytes_of(a), bytes_of(b), bytes_of(c)))),
+    "v_lerp_u8": lambda a, b, c: sum(
+        ((x + y + (z & 1)) >> 1) << (8 * k) for k, (x, y, z) in enumerate(zip(bytes_of(a), bytes_of(b), bytes_of(c)))
+    ),
 }
 # 16-bit: operands are low halves. True: the upper half of the destination is kept.
 BINARY16 = {
@@ -172,7 +176,13 @@ def check(name: str, f, n: int, arch: str = "gfx942", suffix: str = "", kept=lam
                 for lane in range(64):
                     before = int(v[dst][lane])
                     want = kept(f(*(int(x[lane]) for x in sources)), before) if mask >> lane & 1 else before
-                    assert int(got[lane]) == want, (text, lane, [hex(int(x[lane])) for x in sources], hex(int(got[lane])), hex(want))
+                    assert int(got[lane]) == want, (
+                        text,
+                        lane,
+                        [hex(int(x[lane])) for x in sources],
+                        hex(int(got[lane])),
+                        hex(want),
+                    )
         scalar = int(sources[0][seed])
         for operand, value in (("s7", scalar), ("-3", -3 & M32), ("17", 17)):
             text = f"{name} v0, {operand}" + "".join(f", v{k + 1}" for k in range(1, n)) + suffix
@@ -198,7 +208,9 @@ def test_ternary(name):
 
 def halves(f, kept):
     """Wraps a 16-bit function: low halves in, merge with the old register out."""
-    return (lambda *x: f(*(v & 0xFFFF for v in x))), (lambda new, old: (new & 0xFFFF) | (old & 0xFFFF0000 if kept else 0))
+    return (lambda *x: f(*(v & 0xFFFF for v in x))), (
+        lambda new, old: (new & 0xFFFF) | (old & 0xFFFF0000 if kept else 0)
+    )
 
 
 @pytest.mark.parametrize("name", BINARY16)
@@ -214,24 +226,30 @@ def test_ternary16(name):
     check(name, g, 3, kept=merge)
 
 
-@pytest.mark.parametrize("name,f", [
-    ("v_add_u32", lambda a, b: min(a + b, M32)),
-    ("v_sub_u32", lambda a, b: max(a - b, 0)),
-    ("v_subrev_u32", lambda a, b: max(b - a, 0)),
-    ("v_add_i32", lambda a, b: clamp(s(a) + s(b), -(2**31), 2**31 - 1)),
-    ("v_sub_i32", lambda a, b: clamp(s(a) - s(b), -(2**31), 2**31 - 1)),
-])
+@pytest.mark.parametrize(
+    "name,f",
+    [
+        ("v_add_u32", lambda a, b: min(a + b, M32)),
+        ("v_sub_u32", lambda a, b: max(a - b, 0)),
+        ("v_subrev_u32", lambda a, b: max(b - a, 0)),
+        ("v_add_i32", lambda a, b: clamp(s(a) + s(b), -(2**31), 2**31 - 1)),
+        ("v_sub_i32", lambda a, b: clamp(s(a) - s(b), -(2**31), 2**31 - 1)),
+    ],
+)
 def test_clamp_saturates(name, f):
     text = name if name.endswith("i32") else f"{name}_e64"
     check(text, f, 2, suffix=" clamp")
 
 
-@pytest.mark.parametrize("name,f", [
-    ("v_add_u16_e64", lambda a, b: min(a + b, 0xFFFF)),
-    ("v_sub_u16_e64", lambda a, b: max(a - b, 0)),
-    ("v_add_i16", lambda a, b: clamp(s(a, 16) + s(b, 16), -32768, 32767)),
-    ("v_sub_i16", lambda a, b: clamp(s(a, 16) - s(b, 16), -32768, 32767)),
-])
+@pytest.mark.parametrize(
+    "name,f",
+    [
+        ("v_add_u16_e64", lambda a, b: min(a + b, 0xFFFF)),
+        ("v_sub_u16_e64", lambda a, b: max(a - b, 0)),
+        ("v_add_i16", lambda a, b: clamp(s(a, 16) + s(b, 16), -32768, 32767)),
+        ("v_sub_i16", lambda a, b: clamp(s(a, 16) - s(b, 16), -32768, 32767)),
+    ],
+)
 def test_clamp_saturates_16(name, f):
     g, merge = halves(f, name in ("v_add_i16", "v_sub_i16"))
     check(name, g, 2, suffix=" clamp", kept=merge)
@@ -258,7 +276,7 @@ def test_op_sel_of_16_bit_operands():
             assert int(got[lane]) == (r << 16 | o & 0xFFFF if sel >> 3 else o & 0xFFFF0000 | r), text
 
 
-# --- 64 bits and carries --------------------------------------------------------------------------------------------------
+# --- 64 bits and carries ------------------------------------------------------------------------------------------
 SHIFTS = {
     "v_lshlrev_b64": lambda n, x: x << (n & 63),
     "v_lshrrev_b64": lambda n, x: x >> (n & 63),
@@ -320,8 +338,11 @@ def test_mad_64(signed):
 
 
 CARRY = {
-    "v_add_co_u32": lambda a, b, c: a + b, "v_sub_co_u32": lambda a, b, c: a - b, "v_subrev_co_u32": lambda a, b, c: b - a,
-    "v_addc_co_u32": lambda a, b, c: a + b + c, "v_subb_co_u32": lambda a, b, c: a - b - c,
+    "v_add_co_u32": lambda a, b, c: a + b,
+    "v_sub_co_u32": lambda a, b, c: a - b,
+    "v_subrev_co_u32": lambda a, b, c: b - a,
+    "v_addc_co_u32": lambda a, b, c: a + b + c,
+    "v_subb_co_u32": lambda a, b, c: a - b - c,
     "v_subbrev_co_u32": lambda a, b, c: b - a - c,
 }
 

@@ -7,6 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
+
 from turbo_sim.testing import ALL, DEFAULT_MODE, lane_values, run_asm, why_no_assembler
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -20,15 +21,24 @@ def s16(x):
 
 
 INTEGER = {
-    "v_pk_add_u16": lambda a, b: a + b, "v_pk_add_i16": lambda a, b: a + b, "v_pk_sub_u16": lambda a, b: a - b,
-    "v_pk_sub_i16": lambda a, b: a - b, "v_pk_mul_lo_u16": lambda a, b: a * b,
-    "v_pk_lshlrev_b16": lambda a, b: b << (a & 15), "v_pk_lshrrev_b16": lambda a, b: b >> (a & 15),
-    "v_pk_ashrrev_i16": lambda a, b: s16(b) >> (a & 15), "v_pk_max_u16": max, "v_pk_min_u16": min,
-    "v_pk_max_i16": lambda a, b: max(s16(a), s16(b)), "v_pk_min_i16": lambda a, b: min(s16(a), s16(b)),
-    "v_pk_mad_u16": lambda a, b, c: a * b + c, "v_pk_mad_i16": lambda a, b, c: a * b + c,
+    "v_pk_add_u16": lambda a, b: a + b,
+    "v_pk_add_i16": lambda a, b: a + b,
+    "v_pk_sub_u16": lambda a, b: a - b,
+    "v_pk_sub_i16": lambda a, b: a - b,
+    "v_pk_mul_lo_u16": lambda a, b: a * b,
+    "v_pk_lshlrev_b16": lambda a, b: b << (a & 15),
+    "v_pk_lshrrev_b16": lambda a, b: b >> (a & 15),
+    "v_pk_ashrrev_i16": lambda a, b: s16(b) >> (a & 15),
+    "v_pk_max_u16": max,
+    "v_pk_min_u16": min,
+    "v_pk_max_i16": lambda a, b: max(s16(a), s16(b)),
+    "v_pk_min_i16": lambda a, b: min(s16(a), s16(b)),
+    "v_pk_mad_u16": lambda a, b, c: a * b + c,
+    "v_pk_mad_i16": lambda a, b, c: a * b + c,
 }
 SATURATED = {
-    "v_pk_add_u16": lambda a, b: min(a + b, 0xFFFF), "v_pk_sub_u16": lambda a, b: max(a - b, 0),
+    "v_pk_add_u16": lambda a, b: min(a + b, 0xFFFF),
+    "v_pk_sub_u16": lambda a, b: max(a - b, 0),
     "v_pk_add_i16": lambda a, b: max(-32768, min(32767, s16(a) + s16(b))),
     "v_pk_sub_i16": lambda a, b: max(-32768, min(32767, s16(a) - s16(b))),
 }
@@ -70,8 +80,11 @@ def test_packed_integers_saturate(name):
 def test_packed_constants():
     """An integer constant is sign-extended to 32 bits, an f16 one lies in the low half."""
     a = lane_values("u32", 1)
-    out = run_asm("v_pk_add_u16 v0, v1, -2\nv_pk_add_u16 v2, v1, 3\nv_pk_lshlrev_b16 v3, 8, v1 op_sel_hi:[0,1]\n"
-                  "v_pk_mul_f16 v4, v1, 2.0\nv_pk_mul_f16 v5, v1, 2.0 op_sel_hi:[1,0]", v={1: a & np.uint32(0x3FFF3FFF)})
+    out = run_asm(
+        "v_pk_add_u16 v0, v1, -2\nv_pk_add_u16 v2, v1, 3\nv_pk_lshlrev_b16 v3, 8, v1 op_sel_hi:[0,1]\n"
+        "v_pk_mul_f16 v4, v1, 2.0\nv_pk_mul_f16 v5, v1, 2.0 op_sel_hi:[1,0]",
+        v={1: a & np.uint32(0x3FFF3FFF)},
+    )
     a = a & np.uint32(0x3FFF3FFF)
     low, high = a & 0xFFFF, a >> 16
     np.testing.assert_array_equal(out.v[0], (low - 2) & 0xFFFF | ((high - 1 - 0) & 0xFFFF) << 16)
@@ -80,11 +93,13 @@ def test_packed_constants():
     f = a.view(np.float16).reshape(64, 2)
     with np.errstate(invalid="ignore"):
         doubled = f * np.float16(2)
-        np.testing.assert_array_equal(out.v[4].view(np.float16).reshape(64, 2), np.stack([doubled[:, 0], f[:, 1] * 0], 1))
+        np.testing.assert_array_equal(
+            out.v[4].view(np.float16).reshape(64, 2), np.stack([doubled[:, 0], f[:, 1] * 0], 1)
+        )
         np.testing.assert_array_equal(out.v[5].view(np.float16).reshape(64, 2), doubled)
 
 
-# --- f16 ---------------------------------------------------------------------------------------------------------------------
+# --- f16 ----------------------------------------------------------------------------------------------------------
 def halves(seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     return (rng.standard_normal((64, 2)) * 2.0 ** rng.integers(-6, 6, (64, 2))).astype(np.float16)
@@ -98,7 +113,8 @@ F16 = {
     "v_pk_add_f16": lambda a, b: (a.astype(np.float64) + b).astype(np.float16),
     "v_pk_mul_f16": lambda a, b: (a.astype(np.float64) * b).astype(np.float16),
     "v_pk_fma_f16": lambda a, b, c: (a.astype(np.float64) * b + c).astype(np.float16),
-    "v_pk_min_f16": np.minimum, "v_pk_max_f16": np.maximum,
+    "v_pk_min_f16": np.minimum,
+    "v_pk_max_f16": np.maximum,
 }
 
 
@@ -123,17 +139,23 @@ def test_packed_f16(name):
 def test_packed_minimum3(name, pick):
     a, b, c = (halves(k) for k in range(3))
     b[5, 1] = np.nan
-    got = run_asm(f"{name} v0, v1, v2, v3", v={1: words(a), 2: words(b), 3: words(c)}).v[0].view(np.float16).reshape(64, 2)
+    got = (
+        run_asm(f"{name} v0, v1, v2, v3", v={1: words(a), 2: words(b), 3: words(c)})
+        .v[0]
+        .view(np.float16)
+        .reshape(64, 2)
+    )
     np.testing.assert_array_equal(got, pick(pick(a, b), c))
 
 
-# --- f32 pairs -----------------------------------------------------------------------------------------------------------------
+# --- f32 pairs ----------------------------------------------------------------------------------------------------
 def pair(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((2, 64)).astype(np.float32)
 
 
 F32 = {
-    "v_pk_add_f32": lambda a, b: a + b, "v_pk_mul_f32": lambda a, b: a * b,
+    "v_pk_add_f32": lambda a, b: a + b,
+    "v_pk_mul_f32": lambda a, b: a * b,
     "v_pk_fma_f32": lambda a, b, c: (a.astype(np.float64) * b + c).astype(np.float32),
 }
 
@@ -147,7 +169,8 @@ def test_packed_f32(name):
     for sel, sel_hi, neg_lo, neg_hi in ((0, 7, 0, 0), (1, 6, 0, 0), (2, 1, 1, 2), (7, 0, 2, 1), (0, 5, 3, 5)):
         lists = [",".join(str(m >> k & 1) for k in range(n)) for m in (sel, sel_hi, neg_lo, neg_hi)]
         for dst in (0, 2, 4):
-            text = f"{name} v[{dst}:{dst + 1}], {regs} op_sel:[{lists[0]}] op_sel_hi:[{lists[1]}] neg_lo:[{lists[2]}] neg_hi:[{lists[3]}]"
+            selects = f"op_sel:[{lists[0]}] op_sel_hi:[{lists[1]}] neg_lo:[{lists[2]}] neg_hi:[{lists[3]}]"
+            text = f"{name} v[{dst}:{dst + 1}], {regs} {selects}"
             out = run_asm(text, v=v)
             for row, (s, neg) in enumerate(((sel, neg_lo), (sel_hi, neg_hi))):
                 args = [h[s >> k & 1] * np.float32(-1 if neg >> k & 1 else 1) for k, h in enumerate(x)]
@@ -158,9 +181,20 @@ def test_packed_f32_with_scalars_and_overlap():
     a = pair(1)
     s = {4: int(np.float32(1.5).view(np.uint32)), 5: int(np.float32(-2.5).view(np.uint32))}
     v = {2: a[0].view(np.uint32), 3: a[1].view(np.uint32)}
-    out = run_asm("v_pk_mul_f32 v[0:1], v[2:3], s[4:5]\nv_pk_mul_f32 v[6:7], v[2:3], s[4:5] op_sel_hi:[1,0]\n"
-                  "v_pk_mul_f32 v[2:3], v[2:3], s[4:5] op_sel:[1,0] op_sel_hi:[0,0]", v=v, s=s)
-    for row, want in ((0, a[0] * 1.5), (1, a[1] * -2.5), (6, a[0] * 1.5), (7, a[1] * 1.5), (2, a[1] * 1.5), (3, a[0] * 1.5)):
+    out = run_asm(
+        "v_pk_mul_f32 v[0:1], v[2:3], s[4:5]\nv_pk_mul_f32 v[6:7], v[2:3], s[4:5] op_sel_hi:[1,0]\n"
+        "v_pk_mul_f32 v[2:3], v[2:3], s[4:5] op_sel:[1,0] op_sel_hi:[0,0]",
+        v=v,
+        s=s,
+    )
+    for row, want in (
+        (0, a[0] * 1.5),
+        (1, a[1] * -2.5),
+        (6, a[0] * 1.5),
+        (7, a[1] * 1.5),
+        (2, a[1] * 1.5),
+        (3, a[0] * 1.5),
+    ):
         np.testing.assert_array_equal(out.v[row].view(np.float32), want.astype(np.float32))
 
 
@@ -173,18 +207,21 @@ def test_pk_mov():
         assert out.v[2].tolist() == (b if s0 else a).tolist() and out.v[3].tolist() == (d if s1 else c).tolist()
 
 
-# --- mixed precision ---------------------------------------------------------------------------------------------------------
+# --- mixed precision ----------------------------------------------------------------------------------------------
 def test_fma_mix():
     h, g = halves(1), halves(2)
     f = np.random.default_rng(3).standard_normal(64).astype(np.float32)
     old = lane_values("u32", 7)
     v = {0: old, 1: words(h), 2: words(g), 3: f.view(np.uint32), 4: old, 5: old}
-    out = run_asm("v_fma_mix_f32 v10, v1, v2, v3 op_sel_hi:[1,1,0]\n"
-                  "v_fma_mix_f32 v11, -v1, |v2|, v3 op_sel:[1,0,0] op_sel_hi:[1,1,0]\n"
-                  "v_fma_mixlo_f16 v4, v1, v2, v3 op_sel:[0,1,0] op_sel_hi:[1,1,0]\n"
-                  "v_fma_mixhi_f16 v5, v3, v3, v1 op_sel_hi:[0,0,1]\n"
-                  "v_fma_mix_f32 v12, v3, v3, v3 clamp\n"
-                  "v_fma_mix_f32 v13, v3, 1.0, v1 op_sel_hi:[0,1,1]", v=v)
+    out = run_asm(
+        "v_fma_mix_f32 v10, v1, v2, v3 op_sel_hi:[1,1,0]\n"
+        "v_fma_mix_f32 v11, -v1, |v2|, v3 op_sel:[1,0,0] op_sel_hi:[1,1,0]\n"
+        "v_fma_mixlo_f16 v4, v1, v2, v3 op_sel:[0,1,0] op_sel_hi:[1,1,0]\n"
+        "v_fma_mixhi_f16 v5, v3, v3, v1 op_sel_hi:[0,0,1]\n"
+        "v_fma_mix_f32 v12, v3, v3, v3 clamp\n"
+        "v_fma_mix_f32 v13, v3, 1.0, v1 op_sel_hi:[0,1,1]",
+        v=v,
+    )
     wide = lambda x: x.astype(np.float64)  # noqa: E731
     fma = lambda x, y, z: (wide(x) * wide(y) + wide(z)).astype(np.float32)  # noqa: E731
     np.testing.assert_array_equal(out.v[10].view(np.float32), fma(h[:, 0], g[:, 0], f))
@@ -197,15 +234,21 @@ def test_fma_mix():
     np.testing.assert_array_equal(out.v[13].view(np.float32), fma(f, np.ones(64), h[:, 0]))
 
 
-# --- dot products --------------------------------------------------------------------------------------------------------------
+# --- dot products -------------------------------------------------------------------------------------------------
 def elements(words_: np.ndarray, bits: int, signed: bool) -> np.ndarray:
     n = 32 // bits
     x = np.stack([words_ >> np.uint32(bits * k) & np.uint32((1 << bits) - 1) for k in range(n)], 1).astype(np.int64)
     return (x ^ (1 << (bits - 1))) - (1 << (bits - 1)) if signed else x
 
 
-DOTS = {"v_dot2_i32_i16": (16, True), "v_dot2_u32_u16": (16, False), "v_dot4_i32_i8": (8, True), "v_dot4_u32_u8": (8, False),
-        "v_dot8_i32_i4": (4, True), "v_dot8_u32_u4": (4, False)}
+DOTS = {
+    "v_dot2_i32_i16": (16, True),
+    "v_dot2_u32_u16": (16, False),
+    "v_dot4_i32_i8": (8, True),
+    "v_dot4_u32_u8": (8, False),
+    "v_dot8_i32_i4": (4, True),
+    "v_dot8_u32_u4": (4, False),
+}
 
 
 @pytest.mark.parametrize("clamp", [False, True])

@@ -67,8 +67,8 @@ void bind_testing(py::module_ &m) {
   });
   m.def("encode_format", [](const Array<double> &values, const std::string &name, int round, int overflow) {
     const FloatFormat &f = format_by_name(name);
-    return map<double, uint32_t>(
-        values, [&](double v, py::ssize_t) { return encode(v, f, Round(round), Overflow(overflow)); });
+    return map<double, uint32_t>(values,
+                                 [&](double v, py::ssize_t) { return encode(v, f, Round(round), Overflow(overflow)); });
   });
   m.def("encode_stochastic",
         [](const Array<double> &values, const std::string &name, const Array<uint32_t> &noise, int bits, int overflow) {
@@ -77,21 +77,32 @@ void bind_testing(py::module_ &m) {
             return encode_stochastic(v, f, noise.data()[k], bits, Overflow(overflow));
           });
         });
-  m.def("decode_e8m0",
-        [](const Array<uint32_t> &c) { return map<uint32_t, float>(c, [](uint32_t x, py::ssize_t) { return decode_e8m0(x); }); });
-  m.def("f32_to_bf16",
-        [](const Array<float> &v) { return map<float, uint32_t>(v, [](float x, py::ssize_t) { return f32_to_bf16(x); }); });
-  m.def("f32_to_f16",
-        [](const Array<float> &v) { return map<float, uint32_t>(v, [](float x, py::ssize_t) { return f32_to_f16(x); }); });
-  m.def("f16_to_f32",
-        [](const Array<uint32_t> &c) { return map<uint32_t, float>(c, [](uint32_t x, py::ssize_t) { return f16_to_f32(x); }); });
+  m.def("decode_e8m0", [](const Array<uint32_t> &c) {
+    return map<uint32_t, float>(c, [](uint32_t x, py::ssize_t) { return decode_e8m0(x); });
+  });
+  m.def("f32_to_bf16", [](const Array<float> &v) {
+    return map<float, uint32_t>(v, [](float x, py::ssize_t) { return f32_to_bf16(x); });
+  });
+  m.def("f32_to_f16", [](const Array<float> &v) {
+    return map<float, uint32_t>(v, [](float x, py::ssize_t) { return f32_to_f16(x); });
+  });
+  m.def("f16_to_f32", [](const Array<uint32_t> &c) {
+    return map<uint32_t, float>(c, [](uint32_t x, py::ssize_t) { return f16_to_f32(x); });
+  });
+  m.def("f32_to_f16_toward_zero", [](const Array<float> &v) {
+    return map<float, uint32_t>(v, [](float x, py::ssize_t) { return f32_to_f16_toward_zero(x); });
+  });
+  m.def("encode_narrow", [](const Array<float> &values, const std::string &name, int overflow) {
+    const NarrowEncoder code(format_by_name(name), Overflow(overflow));
+    return map<float, uint32_t>(values, [&](float x, py::ssize_t) { return code(x); });
+  });
   m.def("implemented", [](const std::string &mnemonic) {
     for (unsigned op = 1; op < unsigned(Op::count); ++op)
       if (mnemonic == op_name(Op(op))) return registry().implemented(Op(op));
     return false;
   });
-  m.def("run_wave", run_wave, py::arg("arch"), py::arg("code"), py::arg("vgpr"), py::arg("sgpr"), py::arg("mode") = 0xF0u,
-        py::arg("repeat") = 1u);
+  m.def("run_wave", run_wave, py::arg("arch"), py::arg("code"), py::arg("vgpr"), py::arg("sgpr"),
+        py::arg("mode") = 0xF0u, py::arg("repeat") = 1u);
 }
 
 } // namespace turbo_sim

@@ -11,7 +11,7 @@ namespace {
 
 constexpr unsigned kRegisterLanes = kLanes;
 
-// --- operands ------------------------------------------------------------------------------------------------------------
+// --- operands ------------------------------------------------------------------------------------------------------
 // C as registers, or a constant in `tmp` (64 lanes of its low dword, then 64 of its high dword).
 struct Accumulator {
   uint32_t tmp[2 * kRegisterLanes];
@@ -24,7 +24,8 @@ struct Accumulator {
       return;
     }
     const uint64_t value = c.dwords > 1 || c.type == Type::F64 ? scalar64(w, c) : scalar32(w, c);
-    for (unsigned l = 0; l < kRegisterLanes; ++l) tmp[l] = uint32_t(value), tmp[kRegisterLanes + l] = uint32_t(value >> 32);
+    for (unsigned l = 0; l < kRegisterLanes; ++l)
+      tmp[l] = uint32_t(value), tmp[kRegisterLanes + l] = uint32_t(value >> 32);
     base = tmp;
     stride = 0;
   }
@@ -40,7 +41,7 @@ MfmaOperands operands(Wave &w, const Instruction &i, const Accumulator &c) {
   return o;
 }
 
-// --- forms -----------------------------------------------------------------------------------------------------------------
+// --- forms ---------------------------------------------------------------------------------------------------------
 template <unsigned M, unsigned K, unsigned BLOCKS, Element A, Element B> void run_float(Wave &w, const Instruction &i) {
   const Accumulator c(w, i.src[2]);
   MfmaOperands o = operands(w, i, c);
@@ -65,7 +66,8 @@ template <unsigned M, unsigned BLOCKS> void run_f64(Wave &w, const Instruction &
 // gfx942's fp8 is FNUZ, gfx950's OCP.
 template <unsigned M, unsigned K, bool BF8_A, bool BF8_B> void run_fp8(Wave &w, const Instruction &i) {
   if (w.worker->launch->code->arch == Arch::gfx942)
-    run_float<M, K, 1, BF8_A ? Element::e5m2fnuz : Element::e4m3fnuz, BF8_B ? Element::e5m2fnuz : Element::e4m3fnuz>(w, i);
+    run_float<M, K, 1, BF8_A ? Element::e5m2fnuz : Element::e4m3fnuz, BF8_B ? Element::e5m2fnuz : Element::e4m3fnuz>(w,
+                                                                                                                     i);
   else
     run_float<M, K, 1, BF8_A ? Element::e5m2 : Element::e4m3, BF8_B ? Element::e5m2 : Element::e4m3>(w, i);
 }
@@ -95,7 +97,7 @@ template <unsigned M, unsigned K, bool SCALED> void run_f8f6f4(Wave &w, const In
   mfma_float({M, K, 1}, f8f6f4_element(i.cbsz), f8f6f4_element(i.blgp), o);
 }
 
-// --- which modifiers a form takes --------------------------------------------------------------------------------------------
+// --- which modifiers a form takes ----------------------------------------------------------------------------------
 void require_vector_inputs(const Instruction &i) {
   if (!i.src[0].is_vector() || !i.src[1].is_vector()) throw NotImplemented("A or B that is no vector register");
 }

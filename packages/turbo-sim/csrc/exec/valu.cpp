@@ -33,7 +33,7 @@ void require_modifiers(const Instruction &i, unsigned allow) {
   if (!(allow & kOpSel) && i.op_sel && i.format != Format::VOP3P) throw NotImplemented("op_sel");
 }
 
-// --- NaN -------------------------------------------------------------------------------------------------------------
+// --- NaN -----------------------------------------------------------------------------------------------------------
 void settle_nans32(uint32_t *out, const uint32_t *a, const uint32_t *b, const uint32_t *c) {
   uint32_t any = 0;
   for (unsigned l = 0; l < kLanes; ++l) any |= (out[l] & 0x7FFFFFFFu) > 0x7F800000u ? 1u : 0u;
@@ -58,7 +58,7 @@ void settle_nans64(uint64_t *out, const uint64_t *a, const uint64_t *b, const ui
   }
 }
 
-// --- sources ---------------------------------------------------------------------------------------------------------
+// --- sources -------------------------------------------------------------------------------------------------------
 const uint32_t *source_f32(const Wave &w, const Instruction &i, unsigned n, Lanes &tmp) {
   const uint32_t *v = srcf32(w, i, n, tmp);
   if (keep_input_denormals(w.mode.denorm32)) return v;
@@ -97,7 +97,7 @@ const uint64_t *accumulator_f64(const Wave &w, const Instruction &i, Lanes64 &tm
   return tmp.v;
 }
 
-// --- results ---------------------------------------------------------------------------------------------------------
+// --- results -------------------------------------------------------------------------------------------------------
 void result_f32(Wave &w, const Instruction &i, uint32_t *values) {
   if (!keep_output_denormals(w.mode.denorm32))
     for (unsigned l = 0; l < kLanes; ++l) values[l] = flush32(values[l]);

@@ -34,7 +34,7 @@ template <Handler H, unsigned ALLOW> Handler bind_checked(const Instruction &i) 
   return H;
 }
 
-// --- MODE ------------------------------------------------------------------------------------------------------------
+// --- MODE ----------------------------------------------------------------------------------------------------------
 /// Host rounding for the lifetime of the object (MODE's code). Costs nothing for round-to-nearest.
 class RoundingScope {
 public:
@@ -65,7 +65,7 @@ inline uint32_t flush32(uint32_t bits) { return (bits & 0x7F800000u) == 0 ? bits
 inline uint64_t flush64(uint64_t bits) { return (bits >> 52 & 0x7FF) == 0 ? bits & (1ull << 63) : bits; }
 inline uint32_t flush16(uint32_t bits) { return (bits & 0x7C00u) == 0 ? bits & 0x8000u : bits; }
 
-// --- NaN -------------------------------------------------------------------------------------------------------------
+// --- NaN -----------------------------------------------------------------------------------------------------------
 constexpr uint32_t kNaN32 = 0x7FC00000u;
 constexpr uint64_t kNaN64 = 0x7FF8000000000000ull;
 
@@ -79,7 +79,7 @@ inline bool is_snan64(uint64_t bits) { return is_nan64(bits) && !(bits & (1ull <
 void settle_nans32(uint32_t *out, const uint32_t *a, const uint32_t *b = nullptr, const uint32_t *c = nullptr);
 void settle_nans64(uint64_t *out, const uint64_t *a, const uint64_t *b = nullptr, const uint64_t *c = nullptr);
 
-// --- lanes -----------------------------------------------------------------------------------------------------------
+// --- lanes ---------------------------------------------------------------------------------------------------------
 inline float as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t as_bits(float value) { return std::bit_cast<uint32_t>(value); }
 inline double as_double(uint64_t bits) { return std::bit_cast<double>(bits); }
@@ -137,7 +137,7 @@ template <class F> inline void ternary32(Wave &w, const Instruction &i, F f) {
   write32(w, i, out.v);
 }
 
-// --- registration, one function per file -------------------------------------------------------------------------------
+// --- registration, one function per file ---------------------------------------------------------------------------
 void register_vop_int(Registry &);
 void register_vop_int16(Registry &);
 void register_vop_int64(Registry &);

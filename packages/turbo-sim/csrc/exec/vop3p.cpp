@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Packed instructions. For source n, op_sel bit n chooses the half that the low result reads, op_sel_hi bit n the half for
-// the high result; neg (neg_lo) and neg_hi flip signs likewise. An inline constant fills the low half (integers:
+// Packed instructions. For source n, op_sel bit n chooses the half that the low result reads, op_sel_hi bit n the half
+// for the high result; neg (neg_lo) and neg_hi flip signs likewise. An inline constant fills the low half (integers:
 // sign-extended to 32 bits), as on all of gfx9.
 #include "exec/f16_math.h"
 
 namespace turbo_sim {
 namespace {
 
-// --- two 16-bit halves -------------------------------------------------------------------------------------------------
+// --- two 16-bit halves ---------------------------------------------------------------------------------------------
 struct Halves {
   Lanes low, high;
   Halves(const Wave &w, const Instruction &i, unsigned n, bool is_float) {
@@ -147,7 +147,7 @@ template <bool MAX> void pk_minimum3(Wave &w, const Instruction &i) {
   });
 }
 
-// --- two f32 in a register pair ----------------------------------------------------------------------------------------
+// --- two f32 in a register pair ------------------------------------------------------------------------------------
 struct PairF32 {
   Lanes tl, th;
   const uint32_t *low, *high;
@@ -236,9 +236,9 @@ template <Handler H> Handler pair_form(const Instruction &i) {
   return H;
 }
 
-// --- mixed precision -----------------------------------------------------------------------------------------------------
-// Source n is f16 (half op_sel bit n) where op_sel_hi bit n is set, else f32. One f32 fma; mixlo and mixhi round its result
-// once more to f16 and keep the other half of the register.
+// --- mixed precision -----------------------------------------------------------------------------------------------
+// Source n is f16 (half op_sel bit n) where op_sel_hi bit n is set, else f32. One f32 fma; mixlo and mixhi round its
+// result once more to f16 and keep the other half of the register.
 const uint32_t *mix_source(const Wave &w, const Instruction &i, unsigned n, Lanes &tmp) {
   Lanes raw;
   const uint32_t *row = row32(w, i.src[n], 0, raw);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Dot products of packed elements. Integer ones wrap, or saturate with clamp. Float ones: exact products, summed in double
-// with the accumulator, rounded once (hardware rounds in steps: results agree within a tolerance).
+// Dot products of packed elements. Integer ones wrap, or saturate with clamp. Float ones: exact products, summed in
+// double with the accumulator, rounded once (hardware rounds in steps: results agree within a tolerance).
 #include "exec/f16_math.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace turbo_sim {
 namespace {
 
-// --- integers ----------------------------------------------------------------------------------------------------------
+// --- integers ------------------------------------------------------------------------------------------------------
 template <unsigned BITS, bool SIGNED> inline int64_t element(uint32_t word, unsigned k) {
   const uint32_t x = word >> (BITS * k) & ((1u << BITS) - 1);
   return SIGNED ? int64_t(int32_t(x << (32 - BITS)) >> (32 - BITS)) : int64_t(x);
@@ -33,12 +33,13 @@ template <unsigned BITS> void dot_accumulate(Wave &w, const Instruction &i) {
   dot_int<BITS, true>(w, i, src32(w, i, 0, ta), src32(w, i, 1, tb), destination_row(w, i));
 }
 
-// --- floats ------------------------------------------------------------------------------------------------------------
+// --- floats --------------------------------------------------------------------------------------------------------
 template <bool BF16> inline double half(uint32_t word, bool high) {
   const uint32_t code = high ? word >> 16 : word & 0xFFFF;
   return BF16 ? bf16_to_f32(code) : f16_to_f32(code);
 }
-template <bool BF16> inline uint32_t dot2(uint32_t a_low, uint32_t a_high, uint32_t b_low, uint32_t b_high, uint32_t c) {
+template <bool BF16>
+inline uint32_t dot2(uint32_t a_low, uint32_t a_high, uint32_t b_low, uint32_t b_high, uint32_t c) {
   const double sum = half<BF16>(a_low, false) * half<BF16>(b_low, false) +
                      half<BF16>(a_high, false) * half<BF16>(b_high, false) + double(as_float(c));
   return sum != sum ? kNaN32 : as_bits(float(sum));

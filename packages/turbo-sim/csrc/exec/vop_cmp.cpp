@@ -11,7 +11,7 @@ void deliver(Wave &w, const Instruction &i, const uint8_t *flags, bool to_exec) 
   if (to_exec) w.write64(kExec, bits);
 }
 
-// --- sources as arrays of comparable values --------------------------------------------------------------------------------
+// --- sources as arrays of comparable values ------------------------------------------------------------------------
 template <class T> struct Source32 { // u32, i32
   Lanes tmp;
   const uint32_t *bits;
@@ -98,11 +98,13 @@ template <class S, bool EXEC, class F> inline void compare(Wave &w, const Instru
   void v_cmpx_##relation##_##type(Wave &w, const Instruction &i) {                                                     \
     compare<S, true>(w, i, [](auto a, auto b) -> bool { return expr; });                                               \
   }
-ALL_INTEGER(X) ALL_FLOATING(X)
+ALL_INTEGER(X)
+ALL_FLOATING(X)
 #undef X
 
-// --- classes ---------------------------------------------------------------------------------------------------------------
-// Bits of the mask: 0 signalling NaN, 1 quiet NaN, 2 -inf, 3 -normal, 4 -subnormal, 5 -0, 6 +0, 7 +subnormal, 8 +normal, 9 +inf.
+// --- classes --------------------------------------------------------------------------------------------------------
+// Bits of the mask: 0 signalling NaN, 1 quiet NaN, 2 -inf, 3 -normal, 4 -subnormal, 5 -0, 6 +0, 7 +subnormal,
+// 8 +normal, 9 +inf.
 inline unsigned class_bit(uint64_t bits, int exponent_bits, int mantissa_bits) {
   const uint64_t mantissa = bits & ((1ull << mantissa_bits) - 1);
   const uint64_t exponent = bits >> mantissa_bits & ((1ull << exponent_bits) - 1);

@@ -5,14 +5,16 @@
 namespace turbo_sim {
 namespace {
 
-// --- float to integer: toward zero, saturating, NaN to 0 -----------------------------------------------------------------
+// --- float to integer: toward zero, saturating, NaN to 0 -----------------------------------------------------------
 inline uint32_t to_i32(double x) {
   return x != x ? 0 : x >= 2147483647.0 ? 0x7FFFFFFFu : x <= -2147483648.0 ? 0x80000000u : uint32_t(int32_t(x));
 }
 inline uint32_t to_u32(double x) {
   return x != x || x <= 0 ? 0 : x >= 4294967295.0 ? 0xFFFFFFFFu : uint32_t(int64_t(x));
 }
-inline uint32_t to_i16(float x) { return x != x ? 0 : uint32_t(x >= 32767 ? 32767 : x <= -32768 ? -32768 : int32_t(x)) & 0xFFFF; }
+inline uint32_t to_i16(float x) {
+  return x != x ? 0 : uint32_t(x >= 32767 ? 32767 : x <= -32768 ? -32768 : int32_t(x)) & 0xFFFF;
+}
 inline uint32_t to_u16(float x) { return x != x || x <= 0 ? 0 : x >= 65535 ? 65535u : uint32_t(x); }
 inline uint32_t to_u8(float x) { return x != x || x <= 0 ? 0 : x >= 255 ? 255u : uint32_t(std::nearbyint(x)); }
 // [-1, 1] to the 16-bit integers, nearest even.
@@ -68,7 +70,7 @@ FROM_F32(X)
 FROM_INT(X)
 #undef X
 
-// --- f64 -----------------------------------------------------------------------------------------------------------------
+// --- f64 -----------------------------------------------------------------------------------------------------------
 template <bool SIGNED> void int_f64(Wave &w, const Instruction &i) {
   Lanes64 ta;
   Lanes out;
@@ -107,7 +109,7 @@ void v_cvt_f32_f64(Wave &w, const Instruction &i) {
   result_f32(w, i, out.v);
 }
 
-// --- f16 and bf16 --------------------------------------------------------------------------------------------------------
+// --- f16 and bf16 --------------------------------------------------------------------------------------------------
 void v_cvt_f32_f16(Wave &w, const Instruction &i) {
   Lanes ta, out;
   const uint32_t *a = source_f16(w, i, 0, ta);
@@ -148,7 +150,7 @@ template <uint32_t (*CONVERT)(float)> void int16_f16(Wave &w, const Instruction 
   write16(w, i, out.v, false);
 }
 
-// --- packed ----------------------------------------------------------------------------------------------------------------
+// --- packed --------------------------------------------------------------------------------------------------------
 template <class F> inline void pack_f32(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // fp8 and bf8 conversions of both archs: FNUZ formats on gfx942, OCP on gfx950.
 //
-// To fp8: nearest even whatever MODE rounds to. Beyond the range: NaN (e5m2 OCP: infinity); with MODE.FP16_OVFL the largest
-// finite number, for infinities too.
+// To fp8: nearest even whatever MODE rounds to. Beyond the range: NaN (e5m2 OCP: infinity); with MODE.FP16_OVFL the
+// largest finite number, for infinities too.
 #include "core/machine.h"
 #include "exec/f16_math.h"
 
@@ -47,7 +47,8 @@ template <Kind8 KIND> void cvt_pk_8_f32(Wave &w, const Instruction &i) {
   write16(w, i, out.v, true);
 }
 
-// Stochastic: the top bits of src1 are added below the last kept bit, then the value is truncated. Result byte op_sel[3:2].
+// Stochastic: the top bits of src1 are added below the last kept bit, then the value is truncated. Result byte
+// op_sel[3:2].
 template <Kind8 KIND> void cvt_sr_8_f32(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = src32(w, i, 1, tb);
@@ -56,7 +57,8 @@ template <Kind8 KIND> void cvt_sr_8_f32(Wave &w, const Instruction &i) {
   const unsigned shift = 8 * (i.op_sel >> 2 & 3);
   const uint32_t *old = destination_row(w, i);
   for (unsigned l = 0; l < kLanes; ++l) {
-    const uint32_t code = encode_stochastic(as_float(a[l]), format, b[l] >> (32 - noise_bits), noise_bits, overflow8(w));
+    const uint32_t code =
+        encode_stochastic(as_float(a[l]), format, b[l] >> (32 - noise_bits), noise_bits, overflow8(w));
     out.v[l] = (old[l] & ~(255u << shift)) | code << shift;
   }
   write_row(w, i.dst, 0, out.v, write_mask(w, i));

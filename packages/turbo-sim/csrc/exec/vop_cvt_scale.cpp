@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // gfx950's scaled conversions v_cvt_scalef32_*.
 //
-// The scale operand is f32; its exponent field counts, as an e8m0 byte s: towards the narrow format values are divided by
-// 2^(s - 127), from it multiplied. Field 255 makes NaN. Results round once, to nearest even (or stochastically).
+// The scale operand is f32; its exponent field counts, as an e8m0 byte s: towards the narrow format values are divided
+// by 2^(s - 127), from it multiplied. Field 255 makes NaN. Results round once, to nearest even (or stochastically).
 //   packed word results    half op_sel[3], the other half is kept
 //   byte results           byte op_sel[3:2], the others are kept
 //   narrow sources         word op_sel[0] or byte op_sel[1:0]
@@ -59,7 +59,7 @@ uint32_t narrow_noisy(const Wave &w, double value, const FloatFormat &format, ui
   return encode_stochastic(value, format, noise >> (32 - bits), bits, narrow_overflow(w));
 }
 
-// --- results ---------------------------------------------------------------------------------------------------------
+// --- results -------------------------------------------------------------------------------------------------------
 void write_word(Wave &w, const Instruction &i, const Lanes &values) { write16(w, i, values.v, true); }
 void write_byte(Wave &w, const Instruction &i, Lanes &values) {
   const unsigned shift = 8 * (i.op_sel >> 2 & 3);
@@ -68,7 +68,7 @@ void write_byte(Wave &w, const Instruction &i, Lanes &values) {
   write_row(w, i.dst, 0, values.v, write_mask(w, i));
 }
 
-// --- to fp8, bf8 and fp4, two values -------------------------------------------------------------------------------------
+// --- to fp8, bf8 and fp4, two values -------------------------------------------------------------------------------
 // f32: src0, src1, scale src2. f16 and bf16: the halves of src0, scale src1.
 template <const FloatFormat &FORMAT, Wide FROM> void to_pair(Wave &w, const Instruction &i) {
   Lanes ta, tb, tc, out;
@@ -110,7 +110,7 @@ template <Wide FROM> void to_fp4_noisy(Wave &w, const Instruction &i) {
   write_byte(w, i, out);
 }
 
-// --- from fp8, bf8 and fp4 -----------------------------------------------------------------------------------------------
+// --- from fp8, bf8 and fp4 -----------------------------------------------------------------------------------------
 template <const FloatFormat &FORMAT, Wide TO> void from_pair(Wave &w, const Instruction &i) {
   Lanes ta, tb, low, high;
   const uint32_t *a = row32(w, i.src[0], 0, ta), *s = row32(w, i.src[1], 0, tb);
@@ -143,7 +143,7 @@ template <const FloatFormat &FORMAT, Wide TO> void from_one(Wave &w, const Instr
   else write16(w, i, out.v, true);
 }
 
-// --- fp6 and bf6, 32 values ------------------------------------------------------------------------------------------------
+// --- fp6 and bf6, 32 values ----------------------------------------------------------------------------------------
 // value(k, lane) for the 32 inputs; noise advances by v_prng_b32 from one value to the next.
 template <const FloatFormat &FORMAT, class Value>
 void pack_six(Wave &w, const Instruction &i, const uint32_t *s, const uint32_t *noise, Value value) {

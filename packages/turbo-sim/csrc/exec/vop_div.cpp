@@ -130,7 +130,8 @@ template <class T> void div_fixup(Wave &w, const Instruction &i) {
     else if (d == 0 || n == T::kInfinity) r = sign | T::kInfinity;
     else if (d == T::kInfinity || n == 0) r = sign;
     else if (exponent<T>(n) - exponent<T>(d) < T::kUnderflow) r = sign; // below half of the smallest subnormal
-    else if ((a[l] & kMagnitude) > T::kInfinity) r = sign | T::kInfinity; // inf - inf on the way: the quotient overflows
+    else if ((a[l] & kMagnitude) > T::kInfinity)
+      r = sign | T::kInfinity; // inf - inf on the way: the quotient overflows
     else r = sign | (a[l] & kMagnitude);
     out.v[l] = r;
   }

@@ -20,7 +20,8 @@ template <class F> inline void binary(Wave &w, const Instruction &i, F f) {
   const uint32_t *a = source_f16(w, i, 0, ta), *b = source_f16(w, i, 1, tb);
   with_f16_rounding(w.mode, [&](auto round) {
     for (unsigned l = 0; l < kLanes; ++l)
-      out.v[l] = settle_nan16(round(f(double(f16_to_f32(a[l])), double(f16_to_f32(b[l])), round.down())), a[l], b[l], 0);
+      out.v[l] =
+          settle_nan16(round(f(double(f16_to_f32(a[l])), double(f16_to_f32(b[l])), round.down())), a[l], b[l], 0);
   });
   result_f16(w, i, out.v, false);
 }
@@ -31,9 +32,9 @@ template <class F> inline void binary(Wave &w, const Instruction &i, F f) {
   X(v_trunc_f16, std::trunc(a))                                                                                        \
   X(v_rndne_f16, round_half_even(a))
 #define BINARY(X)                                                                                                      \
-  X(v_add_f16, f16_add_exact(a, b, down))                                                                                               \
-  X(v_sub_f16, f16_add_exact(a, -b, down))                                                                                               \
-  X(v_subrev_f16, f16_add_exact(b, -a, down))                                                                                            \
+  X(v_add_f16, f16_add_exact(a, b, down))                                                                              \
+  X(v_sub_f16, f16_add_exact(a, -b, down))                                                                             \
+  X(v_subrev_f16, f16_add_exact(b, -a, down))                                                                          \
   X(v_mul_f16, a *b)
 
 #define X(name, expr)                                                                                                  \
@@ -44,7 +45,7 @@ UNARY(X)
 #undef X
 #define X(name, expr)                                                                                                  \
   void name(Wave &w, const Instruction &i) {                                                                           \
-    binary(w, i, [](double a, double b, [[maybe_unused]] bool down) { return expr; });                                                           \
+    binary(w, i, [](double a, double b, [[maybe_unused]] bool down) { return expr; });                                 \
   }
 BINARY(X)
 #undef X

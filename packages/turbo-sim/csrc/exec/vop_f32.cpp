@@ -79,7 +79,7 @@ void v_fmac_f32(Wave &w, const Instruction &i) {
   fma(w, i, source_f32(w, i, 0, ta), source_f32(w, i, 1, tb), accumulator_f32(w, i, tc));
 }
 
-// --- min, max, med -----------------------------------------------------------------------------------------------------
+// --- min, max, med -------------------------------------------------------------------------------------------------
 template <class F> inline void select3(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, tc, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb), *c = source_f32(w, i, 2, tc);
@@ -145,7 +145,7 @@ void v_maximum3_f32(Wave &w, const Instruction &i) {
   });
 }
 
-// --- exponent and mantissa ---------------------------------------------------------------------------------------------
+// --- exponent and mantissa -----------------------------------------------------------------------------------------
 void v_ldexp_f32(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = src32(w, i, 1, tb);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// 16-bit integer instructions. On gfx9 those of the VOP2 set (and their VOP3 forms) write zeros to the upper half of the
-// register; the VOP3-only ones keep it.
+// 16-bit integer instructions. On gfx9 those of the VOP2 set (and their VOP3 forms) write zeros to the upper half of
+// the register; the VOP3-only ones keep it.
 #include "exec/valu.h"
 
 #include <algorithm>
@@ -87,7 +87,7 @@ TERNARY_KEEP(X)
     binary16(w, i, keep, [](uint32_t a, uint32_t b) -> uint32_t { return expr; });                                     \
   }                                                                                                                    \
   Handler name##_form(const Instruction &i) {                                                                          \
-    require_modifiers(i, keep ? kClamp | kOpSel : kClamp);                                                                             \
+    require_modifiers(i, keep ? kClamp | kOpSel : kClamp);                                                             \
     return i.clamp ? name##_saturating : name;                                                                         \
   }
 SATURATING(X)

@@ -5,7 +5,7 @@
 namespace turbo_sim {
 namespace {
 
-// --- 64-bit operands ---------------------------------------------------------------------------------------------------
+// --- 64-bit operands -----------------------------------------------------------------------------------------------
 void v_mov_b64(Wave &w, const Instruction &i) {
   Lanes64 ta, out;
   const uint64_t *a = src64(w, i, 0, ta);
@@ -60,7 +60,7 @@ template <bool SIGNED> void mad64(Wave &w, const Instruction &i) {
   write_lane_mask(w, i.sdst, bits);
 }
 
-// --- carries -----------------------------------------------------------------------------------------------------------
+// --- carries -------------------------------------------------------------------------------------------------------
 // f(a, b, carry in) -> 64-bit result whose bit 32 is the carry (borrow) out.
 template <bool CARRY_IN, class F> inline void with_carry(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, out;

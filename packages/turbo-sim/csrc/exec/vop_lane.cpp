@@ -7,7 +7,7 @@ namespace {
 
 void v_nop(Wave &, const Instruction &) {}
 
-// --- one lane to or from a scalar; EXEC does not matter, save for the choice of the first active lane ----------------------
+// --- one lane to or from a scalar; EXEC does not matter, save for the choice of the first active lane --------------
 void v_readlane_b32(Wave &w, const Instruction &i) {
   const unsigned lane = scalar32(w, i.src[1]) & 63;
   w.sgpr[i.dst.reg] = i.src[0].is_vector() ? w.vgpr[i.src[0].reg][lane] : scalar32(w, i.src[0]);
@@ -21,7 +21,7 @@ void v_writelane_b32(Wave &w, const Instruction &i) {
   w.vgpr[i.dst.reg][scalar32(w, i.src[1]) & 63] = value;
 }
 
-// --- selection -----------------------------------------------------------------------------------------------------------
+// --- selection -----------------------------------------------------------------------------------------------------
 // neg and abs act on the bits as if they were f32.
 void v_cndmask_b32(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
@@ -51,8 +51,8 @@ template <bool HIGH> void mbcnt(Wave &w, const Instruction &i) {
   write32(w, i, out.v);
 }
 
-// The upper rows of the destination trade places with the lower rows of the source register. A lane is written where it is
-// active; what it would get from an inactive lane it does not get (no "fetch inactive").
+// The upper rows of the destination trade places with the lower rows of the source register. A lane is written where it
+// is active; what it would get from an inactive lane it does not get (no "fetch inactive").
 template <unsigned ROW> void permlane_swap(Wave &w, const Instruction &i) {
   uint32_t *x = w.vgpr[i.dst.reg], *y = w.vgpr[i.src[0].reg];
   const uint64_t exec = w.exec();

@@ -41,7 +41,11 @@ def assembler() -> str | None:
     """Path of an llvm-mc that knows gfx950."""
     for name in (os.environ.get("TURBO_SIM_LLVM_MC", ""), "llvm-mc-22", "llvm-mc"):
         path = shutil.which(name) if name else None
-        if path and "gfx950" in subprocess.run([path, "-triple=amdgcn", "-mcpu=help"], input="", capture_output=True, text=True).stderr:
+        if (
+            path
+            and "gfx950"
+            in subprocess.run([path, "-triple=amdgcn", "-mcpu=help"], input="", capture_output=True, text=True).stderr
+        ):
             return path
     return None
 
@@ -106,24 +110,119 @@ def run_asm(
     return Registers(*out)
 
 
-# --- vectors ------------------------------------------------------------------------------------------------------------
+# --- vectors ------------------------------------------------------------------------------------------------------
 F32_EDGES = [
-    0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007FFFFF, 0x807FFFFF, 0x00800000, 0x80800000, 0x3F800000, 0xBF800000,
-    0x3F000000, 0x40000000, 0xC0200000, 0x4B000000, 0xCB000001, 0x4F000000, 0x4F7FFFFF, 0xCF000000, 0x7F7FFFFF, 0xFF7FFFFF,
-    0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC12345, 0x7F800001, 0x3F7FFFFF, 0x33800000, 0x38800000, 0x477FF000, 0x3EAAAAAB,
+    0x00000000,
+    0x80000000,
+    0x00000001,
+    0x80000001,
+    0x007FFFFF,
+    0x807FFFFF,
+    0x00800000,
+    0x80800000,
+    0x3F800000,
+    0xBF800000,
+    0x3F000000,
+    0x40000000,
+    0xC0200000,
+    0x4B000000,
+    0xCB000001,
+    0x4F000000,
+    0x4F7FFFFF,
+    0xCF000000,
+    0x7F7FFFFF,
+    0xFF7FFFFF,
+    0x7F800000,
+    0xFF800000,
+    0x7FC00000,
+    0xFFC12345,
+    0x7F800001,
+    0x3F7FFFFF,
+    0x33800000,
+    0x38800000,
+    0x477FF000,
+    0x3EAAAAAB,
 ]
 F64_EDGES = [
-    0x0000000000000000, 0x8000000000000000, 0x0000000000000001, 0x800FFFFFFFFFFFFF, 0x0010000000000000, 0x3FF0000000000000,
-    0xBFF0000000000000, 0x3FE0000000000000, 0x4004000000000000, 0x41DFFFFFFFC00000, 0xC1E0000000000000, 0x41F0000000000000,
-    0x7FEFFFFFFFFFFFFF, 0xFFEFFFFFFFFFFFFF, 0x7FF0000000000000, 0xFFF0000000000000, 0x7FF8000000000000, 0xFFF8000000001234,
-    0x7FF0000000000001, 0x3FD5555555555555, 0x47EFFFFFE0000000, 0x36A0000000000000, 0x3810000000000000, 0xC330000000000001,
+    0x0000000000000000,
+    0x8000000000000000,
+    0x0000000000000001,
+    0x800FFFFFFFFFFFFF,
+    0x0010000000000000,
+    0x3FF0000000000000,
+    0xBFF0000000000000,
+    0x3FE0000000000000,
+    0x4004000000000000,
+    0x41DFFFFFFFC00000,
+    0xC1E0000000000000,
+    0x41F0000000000000,
+    0x7FEFFFFFFFFFFFFF,
+    0xFFEFFFFFFFFFFFFF,
+    0x7FF0000000000000,
+    0xFFF0000000000000,
+    0x7FF8000000000000,
+    0xFFF8000000001234,
+    0x7FF0000000000001,
+    0x3FD5555555555555,
+    0x47EFFFFFE0000000,
+    0x36A0000000000000,
+    0x3810000000000000,
+    0xC330000000000001,
 ]
 F16_EDGES = [
-    0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x8400, 0x3C00, 0xBC00, 0x3800, 0x4000, 0xC100, 0x6400, 0xE401,
-    0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0xFE12, 0x7C01, 0x3BFF, 0x3555, 0x2E66, 0x5800,
+    0x0000,
+    0x8000,
+    0x0001,
+    0x8001,
+    0x03FF,
+    0x83FF,
+    0x0400,
+    0x8400,
+    0x3C00,
+    0xBC00,
+    0x3800,
+    0x4000,
+    0xC100,
+    0x6400,
+    0xE401,
+    0x7BFF,
+    0xFBFF,
+    0x7C00,
+    0xFC00,
+    0x7E00,
+    0xFE12,
+    0x7C01,
+    0x3BFF,
+    0x3555,
+    0x2E66,
+    0x5800,
 ]
-INT_EDGES = [0, 1, 2, 0xFFFFFFFF, 0xFFFFFFFE, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFF, 0x10000, 0x8000, 0x7FFF, 0xFFFFFF,
-             0x800000, 0x7FFFFF, 31, 32, 33, 63, 0x0F0F0F0F, 0xAAAAAAAA, 0xFF, 0x80, 0x00FF00FF]
+INT_EDGES = [
+    0,
+    1,
+    2,
+    0xFFFFFFFF,
+    0xFFFFFFFE,
+    0x7FFFFFFF,
+    0x80000000,
+    0x80000001,
+    0xFFFF,
+    0x10000,
+    0x8000,
+    0x7FFF,
+    0xFFFFFF,
+    0x800000,
+    0x7FFFFF,
+    31,
+    32,
+    33,
+    63,
+    0x0F0F0F0F,
+    0xAAAAAAAA,
+    0xFF,
+    0x80,
+    0x00FF00FF,
+]
 
 
 def lane_values(kind: str, seed: int) -> np.ndarray:
@@ -133,7 +232,12 @@ def lane_values(kind: str, seed: int) -> np.ndarray:
         spread = (rng.standard_normal(64) * 2.0 ** rng.integers(-30, 30, 64)).astype(np.float32).view(np.uint32)
         edges, any_bits = np.array(F32_EDGES, np.uint32), rng.integers(0, 2**32, 64, dtype=np.uint32)
     elif kind == "f16":
-        spread = (rng.standard_normal(64) * 2.0 ** rng.integers(-8, 8, 64)).astype(np.float16).view(np.uint16).astype(np.uint32)
+        spread = (
+            (rng.standard_normal(64) * 2.0 ** rng.integers(-8, 8, 64))
+            .astype(np.float16)
+            .view(np.uint16)
+            .astype(np.uint32)
+        )
         edges, any_bits = np.array(F16_EDGES, np.uint32), rng.integers(0, 2**16, 64, dtype=np.uint32)
     elif kind in ("f64", "u64", "i64"):
         spread = (rng.standard_normal(64) * 2.0 ** rng.integers(-40, 40, 64)).view(np.uint64)
@@ -152,6 +256,9 @@ def lane_values(kind: str, seed: int) -> np.ndarray:
 def put(v: dict[int, np.ndarray], row: int, values: np.ndarray) -> None:
     """Store lane values in a register, or in a pair if they are 64 bits wide."""
     if values.dtype == np.uint64:
-        v[row], v[row + 1] = (values & np.uint64(0xFFFFFFFF)).astype(np.uint32), (values >> np.uint64(32)).astype(np.uint32)
+        v[row], v[row + 1] = (
+            (values & np.uint64(0xFFFFFFFF)).astype(np.uint32),
+            (values >> np.uint64(32)).astype(np.uint32),
+        )
     else:
         v[row] = values.astype(np.uint32)

@@ -76,7 +76,9 @@ def operands(model: str, bits: int, count: int, seed: int = 7) -> tuple[list[int
 
 
 def apply(model: str, bits: int, cells: list[int], where: list[int | None], a: list[int], b: list[int]) -> list[int]:
-    """Applies one atomic per lane in lane order to `cells` (changed in place); returns the old values, 0 for lanes without."""
+    """Applies one atomic per lane in lane order to `cells` (changed in place); returns the old values, 0 for lanes
+    without.
+    """
     old = []
     for lane, cell in enumerate(where):
         if cell is None:

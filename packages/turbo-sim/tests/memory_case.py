@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""One memory instruction (or a few) as a whole launch with all checks on: registers, LDS and a memory block in, the same out."""
+"""One memory instruction (or a few) as a whole launch with all checks on: registers, LDS and a memory block in,
+the same out.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ def run(
     scratch: int = 0,
     costs: bool = False,
 ) -> After:
-    """Runs `text` on one wave. v: VGPR -> 64 values; s: SGPR (20 and up) -> value; lds: initial bytes (a multiple of 256).
+    """Runs `text` on one wave. v: VGPR -> 64 values; s: SGPR (20 and up) -> value; lds: initial bytes (a multiple
+    of 256).
 
     `memory` is a block whose address is in s[12:13]. It lies between guards, so an access past its ends is a finding.
     VGPRs from 240 and SGPRs below 20 belong to the frame.
@@ -64,7 +67,13 @@ def run(
     for k, row in enumerate(v):
         code += [f"v_add_u32 v251, {256 * k}, v{ADDRESS}", f"global_load_dword v{row}, v251, s[8:9]"]
     code += [f"s_load_dword s{row}, s[14:15], {4 * k:#x}" for k, row in enumerate(s)]
-    code += ["s_waitcnt vmcnt(0) lgkmcnt(0)", "s_mov_b64 exec, s[2:3]", text, "s_waitcnt vmcnt(0) lgkmcnt(0)", "s_mov_b64 exec, -1"]
+    code += [
+        "s_waitcnt vmcnt(0) lgkmcnt(0)",
+        "s_mov_b64 exec, s[2:3]",
+        text,
+        "s_waitcnt vmcnt(0) lgkmcnt(0)",
+        "s_mov_b64 exec, -1",
+    ]
     for k, row in enumerate(out):
         code += [f"v_add_u32 v251, {256 * k}, v{ADDRESS}", f"global_store_dword v251, v{row}, s[10:11]"]
     for k in range(lds.size // 256):

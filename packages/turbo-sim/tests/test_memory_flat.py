@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from turbo_sim.testing import why_no_assembler
 
 pytestmark = pytest.mark.skipif(why_no_assembler() is not None, reason=str(why_no_assembler()))
@@ -37,7 +38,9 @@ def access(form: str, name: str, data: str, *, load: bool) -> str:
 def test_load_and_store(form, mask, count, name):
     memory, old = random_bytes(SIZE), random_rows(4)
     v = {1: OFFSETS, **{4 + k: old[k] for k in range(4)}}
-    after = run(access(form, f"load_{name}", rows_of(4, count), load=True), v=v, memory=memory, out=(4, 5, 6, 7), exec_mask=mask)
+    after = run(
+        access(form, f"load_{name}", rows_of(4, count), load=True), v=v, memory=memory, out=(4, 5, 6, 7), exec_mask=mask
+    )
     loaded = dwords(memory, OFFSETS.astype(int) + 64, count)
     for k in range(4):
         assert np.array_equal(after.v[4 + k], np.where(active(mask), loaded[k], old[k]) if k < count else old[k])
@@ -49,16 +52,22 @@ def test_load_and_store(form, mask, count, name):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name,dtype", [("ubyte", np.uint8), ("sbyte", np.int8), ("ushort", np.uint16), ("sshort", np.int16)])
+@pytest.mark.parametrize(
+    "name,dtype", [("ubyte", np.uint8), ("sbyte", np.int8), ("ushort", np.uint16), ("sshort", np.int16)]
+)
 def test_load_small(form, name, dtype):
     memory, size = random_bytes(SIZE), np.dtype(dtype).itemsize
     after = run(access(form, f"load_{name}", "v4", load=True), v={1: OFFSETS}, memory=memory, out=(4,))
-    expected = [int(np.frombuffer(memory[a + 64 : a + 64 + size].tobytes(), dtype)[0]) & 0xFFFFFFFF for a in OFFSETS.astype(int)]
+    expected = [
+        int(np.frombuffer(memory[a + 64 : a + 64 + size].tobytes(), dtype)[0]) & 0xFFFFFFFF for a in OFFSETS.astype(int)
+    ]
     assert after.v[4].tolist() == expected and not after.findings
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name,shift,size", [("byte", 0, 1), ("byte_d16_hi", 16, 1), ("short", 0, 2), ("short_d16_hi", 16, 2)])
+@pytest.mark.parametrize(
+    "name,shift,size", [("byte", 0, 1), ("byte_d16_hi", 16, 1), ("short", 0, 2), ("short_d16_hi", 16, 2)]
+)
 def test_store_small(form, name, shift, size):
     memory, data = random_bytes(SIZE), random_rows(1)[0]
     after = run(access(form, f"store_{name}", "v4", load=False), v={1: OFFSETS, 4: data}, memory=memory)
@@ -76,7 +85,11 @@ def test_negative_offset():
 
 @pytest.mark.parametrize("address,offset,finding", [(4096, 0, True), (0, -4, True), (4092, 0, False)])
 def test_bounds(address, offset, finding):
-    after = run(f"global_store_dword v1, v4, s[12:13] offset:{offset}", v={1: np.full(64, address), 4: np.zeros(64)}, memory=random_bytes(4096))
+    after = run(
+        f"global_store_dword v1, v4, s[12:13] offset:{offset}",
+        v={1: np.full(64, address), 4: np.zeros(64)},
+        memory=random_bytes(4096),
+    )
     assert [f.check for f in after.findings] == (["bounds"] if finding else [])
 
 
@@ -115,7 +128,11 @@ def test_scratch(address, base):
       scratch_load_ushort v10, {address}, {base} offset:18
     """
     after = run(text, v={1: at, **{4 + k: data[k] for k in range(4)}}, out=(8, 9, 10), scratch=160)
-    assert np.array_equal(after.v[8], data[2]) and np.array_equal(after.v[9], data[3]) and np.array_equal(after.v[10], data[0] >> 16)
+    assert (
+        np.array_equal(after.v[8], data[2])
+        and np.array_equal(after.v[9], data[3])
+        and np.array_equal(after.v[10], data[0] >> 16)
+    )
     assert not after.findings
 
 
@@ -127,7 +144,8 @@ def test_scratch_beyond_the_kernels_own():
 @pytest.mark.parametrize("mask", [ALL, PARTIAL])
 @pytest.mark.parametrize(
     "arch,name,count,form",
-    [("gfx942", "dword", 1, "saddr"), ("gfx950", "dword", 1, "vaddr"), ("gfx950", "dwordx3", 3, "saddr"), ("gfx950", "dwordx4", 4, "vaddr")],
+    [("gfx942", "dword", 1, "saddr"), ("gfx950", "dword", 1, "vaddr"), ("gfx950", "dwordx3", 3, "saddr"),
+    ("gfx950", "dwordx4", 4, "vaddr")],
 )  # fmt: skip
 def test_lds_destination(arch, name, count, form, mask):
     memory, lds = random_bytes(SIZE), random_bytes(2048)
@@ -153,7 +171,10 @@ def test_atomic(name, model, bits, returns, form):
     cell = np.random.default_rng(9).integers(0, 16, 64)
     values = [x | y << bits for x, y in zip(a, b)] if model == "cmpswap" else a
     count = n * (2 if model == "cmpswap" else 1)
-    v = {1: (cell * size).astype(np.uint32), **{4 + k: np.array([x >> 32 * k & 0xFFFFFFFF for x in values], np.uint32) for k in range(count)}}
+    v = {
+        1: (cell * size).astype(np.uint32),
+        **{4 + k: np.array([x >> 32 * k & 0xFFFFFFFF for x in values], np.uint32) for k in range(count)},
+    }
     prologue, family, address, base, offset = FORMS[form]
     registers = ([rows_of(8, n)] if returns else []) + [address, rows_of(4, count)] + ([base] if base else [])
     text = f"{prologue}{family}_atomic_{name} {', '.join(registers)} offset:{offset}" + (" sc0" if returns else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from turbo_sim.testing import why_no_assembler
 
 pytestmark = pytest.mark.skipif(why_no_assembler() is not None, reason=str(why_no_assembler()))
@@ -23,7 +24,10 @@ def shuffled(step: int, seed: int = 5) -> np.ndarray:
 
 def words(lds: np.ndarray, addresses: np.ndarray, count: int) -> np.ndarray:
     """[count, 64]: dwords that lanes find at their byte addresses."""
-    return np.array([[int.from_bytes(lds[a + 4 * k : a + 4 * k + 4].tobytes(), "little") for a in addresses] for k in range(count)], np.uint32)
+    return np.array(
+        [[int.from_bytes(lds[a + 4 * k : a + 4 * k + 4].tobytes(), "little") for a in addresses] for k in range(count)],
+        np.uint32,
+    )
 
 
 def expect(after: np.ndarray, before: np.ndarray, loaded: np.ndarray, mask: int) -> None:
@@ -36,10 +40,23 @@ def expect(after: np.ndarray, before: np.ndarray, loaded: np.ndarray, mask: int)
 def test_read(dwords, name, mask, file):
     lds, at, old = random_bytes(SIZE), shuffled(16), random_rows(4)
     regs = f"{file}[4:{3 + dwords}]" if dwords > 1 else f"{file}4"
-    moves = "" if file == "v" else "\n".join(f"v_accvgpr_write_b32 a{4 + k}, v{4 + k}" for k in range(dwords)) + "\ns_nop 4\n"
-    back = "" if file == "v" else "\ns_waitcnt lgkmcnt(0)\n" + "\n".join(f"v_accvgpr_read_b32 v{4 + k}, a{4 + k}" for k in range(dwords))
-    after = run(f"{moves}ds_read_{name} {regs}, v1 offset:48{back}", v={1: at, **{4 + k: old[k] for k in range(dwords)}},
-                lds=lds, out=tuple(4 + k for k in range(dwords)), exec_mask=mask)
+    moves = (
+        ""
+        if file == "v"
+        else "\n".join(f"v_accvgpr_write_b32 a{4 + k}, v{4 + k}" for k in range(dwords)) + "\ns_nop 4\n"
+    )
+    back = (
+        ""
+        if file == "v"
+        else "\ns_waitcnt lgkmcnt(0)\n" + "\n".join(f"v_accvgpr_read_b32 v{4 + k}, a{4 + k}" for k in range(dwords))
+    )
+    after = run(
+        f"{moves}ds_read_{name} {regs}, v1 offset:48{back}",
+        v={1: at, **{4 + k: old[k] for k in range(dwords)}},
+        lds=lds,
+        out=tuple(4 + k for k in range(dwords)),
+        exec_mask=mask,
+    )
     loaded = words(lds, at + 48, dwords)
     for k in range(dwords):
         expect(after.v[4 + k], old[k], loaded[k], mask)
@@ -51,7 +68,12 @@ def test_read(dwords, name, mask, file):
 def test_write(dwords, name, mask):
     lds, at, data = random_bytes(SIZE), shuffled(32), random_rows(4)
     regs = f"v[4:{3 + dwords}]" if dwords > 1 else "v4"
-    after = run(f"ds_write_{name} v1, {regs} offset:16", v={1: at, **{4 + k: data[k] for k in range(dwords)}}, lds=lds, exec_mask=mask)
+    after = run(
+        f"ds_write_{name} v1, {regs} offset:16",
+        v={1: at, **{4 + k: data[k] for k in range(dwords)}},
+        lds=lds,
+        exec_mask=mask,
+    )
     for lane in np.flatnonzero(active(mask)):
         start = at[lane] + 16
         lds[start : start + 4 * dwords] = np.array([data[k][lane] for k in range(dwords)], np.uint32).view(np.uint8)
@@ -64,8 +86,12 @@ def test_two_addresses(dwords, name, stride):
     scale = 4 * dwords * (64 if stride else 1)
     lds, at = random_bytes(16384), shuffled(8)
     offsets = (3, 10)
-    read = run(f"ds_read2{stride}_{name} v[4:{3 + 2 * dwords}], v1 offset0:{offsets[0]} offset1:{offsets[1]}", v={1: at}, lds=lds,
-               out=tuple(range(4, 4 + 2 * dwords)))
+    read = run(
+        f"ds_read2{stride}_{name} v[4:{3 + 2 * dwords}], v1 offset0:{offsets[0]} offset1:{offsets[1]}",
+        v={1: at},
+        lds=lds,
+        out=tuple(range(4, 4 + 2 * dwords)),
+    )
     for n, offset in enumerate(offsets):
         loaded = words(lds, at + offset * scale, dwords)
         for k in range(dwords):
@@ -73,12 +99,17 @@ def test_two_addresses(dwords, name, stride):
     data, at = random_rows(4), np.arange(64, dtype=np.uint32) * 8
     offsets = (1, 100) if stride == "" else (1, 20)
     a, b = (f"v[{4 + n * 2}:{5 + n * 2}]" if dwords == 2 else f"v{4 + n * 2}" for n in range(2))
-    after = run(f"ds_write2{stride}_{name} v1, {a}, {b} offset0:{offsets[0]} offset1:{offsets[1]}",
-                v={1: at, **{4 + k: data[k] for k in range(4)}}, lds=lds)
+    after = run(
+        f"ds_write2{stride}_{name} v1, {a}, {b} offset0:{offsets[0]} offset1:{offsets[1]}",
+        v={1: at, **{4 + k: data[k] for k in range(4)}},
+        lds=lds,
+    )
     for n, offset in enumerate(offsets):
         for lane in range(64):
             start = at[lane] + offset * scale
-            lds[start : start + 4 * dwords] = np.array([data[2 * n + k][lane] for k in range(dwords)], np.uint32).view(np.uint8)
+            lds[start : start + 4 * dwords] = np.array([data[2 * n + k][lane] for k in range(dwords)], np.uint32).view(
+                np.uint8
+            )
     assert np.array_equal(after.lds, lds) and not read.findings and not after.findings
 
 
@@ -96,24 +127,34 @@ def test_write_small(name, shift, size):
     lds, at, data = random_bytes(SIZE), shuffled(2), random_rows(1)[0]
     after = run(f"ds_write_{name} v1, v4 offset:6", v={1: at, 4: data}, lds=lds, exec_mask=PARTIAL)
     for lane in np.flatnonzero(active(PARTIAL)):
-        lds[at[lane] + 6 : at[lane] + 6 + size] = np.frombuffer(int(data[lane] >> shift).to_bytes(4, "little")[:size], np.uint8)
+        lds[at[lane] + 6 : at[lane] + 6 + size] = np.frombuffer(
+            int(data[lane] >> shift).to_bytes(4, "little")[:size], np.uint8
+        )
     assert np.array_equal(after.lds, lds) and not after.findings
 
 
 def test_out_of_range_reads_zero_and_drops_writes():
     lds = random_bytes(256)
-    after = run("ds_read_b64 v[4:5], v1\nds_write_b32 v2, v3", v={1: np.full(64, 252), 2: np.full(64, 256), 3: np.full(64, 7)}, lds=lds, out=(4, 5))
+    after = run(
+        "ds_read_b64 v[4:5], v1\nds_write_b32 v2, v3",
+        v={1: np.full(64, 252), 2: np.full(64, 256), 3: np.full(64, 7)},
+        lds=lds,
+        out=(4, 5),
+    )
     assert not after.v[4].any() and not after.v[5].any() and np.array_equal(after.lds, lds)
     assert {f.check for f in after.findings} == {"bounds"}
 
 
-# --- atomics ------------------------------------------------------------------------------------------------------------
+# --- atomics ---------------------------------------------------------------------------------------------------------
 
 ATOMICS = [
     *((f"{name}_{kind}{bits}", model, bits) for bits in (32, 64) for name, kind, model in (
-        ("add", "u", "add"), ("sub", "u", "sub"), ("rsub", "u", "rsub"), ("inc", "u", "inc"), ("dec", "u", "dec"), ("min", "i", "smin"),
-        ("max", "i", "smax"), ("min", "u", "umin"), ("max", "u", "umax"), ("and", "b", "and"), ("or", "b", "or"), ("xor", "b", "xor"),
-        ("mskor", "b", "mskor"), ("cmpst", "b", "cmpst"), ("add", "f", "fadd"), ("min", "f", "fmin"), ("max", "f", "fmax"))),
+        ("add", "u", "add"), ("sub", "u", "sub"), ("rsub", "u", "rsub"), ("inc", "u", "inc"), ("dec", "u", "dec"),
+        ("min", "i", "smin"),
+        ("max", "i", "smax"), ("min", "u", "umin"), ("max", "u", "umax"), ("and", "b", "and"), ("or", "b", "or"),
+        ("xor", "b", "xor"),
+        ("mskor", "b", "mskor"), ("cmpst", "b", "cmpst"), ("add", "f", "fadd"), ("min", "f", "fmin"), ("max", "f",
+        "fmax"))),
     ("pk_add_f16", "pk_f16", 32), ("pk_add_bf16", "pk_bf16", 32),
 ]  # fmt: skip
 
@@ -151,13 +192,18 @@ def test_atomic(name, model, bits, returns):
 
 def test_exchange():
     lds, at, data = random_bytes(1024), np.arange(64, dtype=np.uint32) * 4, random_rows(2)
-    after = run("ds_wrxchg2_rtn_b32 v[8:9], v1, v4, v5 offset0:0 offset1:64", v={1: at, 4: data[0], 5: data[1]}, lds=lds, out=(8, 9))
+    after = run(
+        "ds_wrxchg2_rtn_b32 v[8:9], v1, v4, v5 offset0:0 offset1:64",
+        v={1: at, 4: data[0], 5: data[1]},
+        lds=lds,
+        out=(8, 9),
+    )
     before = lds.view(np.uint32).reshape(4, 64)
     assert np.array_equal(after.v[8], before[0]) and np.array_equal(after.v[9], before[1])
     assert np.array_equal(after.lds.view(np.uint32).reshape(4, 64)[:2], np.array(data))
 
 
-# --- exchange between lanes ---------------------------------------------------------------------------------------------
+# --- exchange between lanes ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -196,7 +242,9 @@ def test_swizzle(form, mask):
     expect(after.v[4], data[1], np.where(active(mask)[source], data[0][source], 0), mask)
 
 
-@pytest.mark.parametrize("name,bits,dwords", [("b64_tr_b16", 16, 2), ("b64_tr_b8", 8, 2), ("b64_tr_b4", 4, 2), ("b96_tr_b6", 6, 3)])
+@pytest.mark.parametrize(
+    "name,bits,dwords", [("b64_tr_b16", 16, 2), ("b64_tr_b8", 8, 2), ("b64_tr_b4", 4, 2), ("b96_tr_b6", 6, 3)]
+)
 def test_transposed_read(name, bits, dwords):
     lds, at = random_bytes(SIZE), shuffled(16)
     after = run(f"ds_read_{name} v[4:{3 + dwords}], v1 offset:32", v={1: at}, lds=lds, out=tuple(range(4, 4 + dwords)))
@@ -206,13 +254,17 @@ def test_transposed_read(name, bits, dwords):
         base, i = lane & ~15, lane & 15
         expected = 0
         for j in range(count):
-            expected |= (own[base + i // count + 16 // count * j] >> (bits * (i % count)) & ((1 << bits) - 1)) << (bits * j)
+            expected |= (own[base + i // count + 16 // count * j] >> (bits * (i % count)) & ((1 << bits) - 1)) << (
+                bits * j
+            )
         got = sum(int(after.v[4 + k][lane]) << 32 * k for k in range(dwords))
         assert got == expected, (lane, hex(got), hex(expected))
 
 
 def test_transposed_read_moves_a_tile():
-    """16 x 16 halves in rows: lane i of the 16 gets column i, four rows of it per 16-lane block that a kernel addresses."""
+    """16 x 16 halves in rows: lane i of the 16 gets column i, four rows of it per 16-lane block that a kernel
+    addresses.
+    """
     tile = np.arange(256, dtype=np.uint16).reshape(16, 16)
     lane = np.arange(64, dtype=np.uint32)
     at = (lane // 16 * 4 + lane % 16 // 4) * 32 + lane % 4 * 8  # each lane 4 halves of one row
@@ -222,7 +274,9 @@ def test_transposed_read_moves_a_tile():
         assert halves == [int(tile[k // 16 * 4 + j, k % 16]) for j in range(4)]
 
 
-@pytest.mark.parametrize("text", ["ds_read_u8_d16 v4, v1", "ds_read_u16_d16_hi v4, v1", "ds_swizzle_b32 v4, v1 offset:0xc020"])
+@pytest.mark.parametrize(
+    "text", ["ds_read_u8_d16 v4, v1", "ds_read_u16_d16_hi v4, v1", "ds_swizzle_b32 v4, v1 offset:0xc020"]
+)
 def test_refused_by_name(text):
     with pytest.raises(RuntimeError, match=text.split()[0]):
         run(text, v={1: np.zeros(64), 4: np.zeros(64)}, lds=random_bytes(256), out=(4,))

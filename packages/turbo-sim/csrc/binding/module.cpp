@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The Python module: code objects, launches, disassembly.
 #include "core/launch.h"
+#include "cost/profile.h"
 #include "isa/decode.h"
 #include "isa/disasm.h"
 
@@ -182,6 +183,14 @@ void bind_launch(py::module_ &m) {
   m.def("launch", launch_from_python, py::arg("code_object"), py::arg("kernel"), py::arg("grid"), py::arg("block"), py::arg("kernarg"),
         py::arg("shared") = 0, py::arg("checks") = py::none(), py::arg("memory") = Memory(), py::arg("threads") = 0, py::arg("seed") = 0,
         py::arg("max_steps") = 0, py::arg("costs") = false, py::arg("stop_on_finding") = false, py::arg("mfma_cdna3") = false);
+  m.def(
+      "profile_json", // needs a report of a launch with costs=True
+      [](const std::shared_ptr<CodeObject> &object, const Report &report, unsigned hot) {
+        const Kernel *k = object->find(report.kernel);
+        if (!k) throw std::invalid_argument("no kernel " + report.kernel + " in this code object");
+        return profile_json(*object, *k, report, hot);
+      },
+      py::arg("code_object"), py::arg("report"), py::arg("hot") = 20);
 }
 
 } // namespace

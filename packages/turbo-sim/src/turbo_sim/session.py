@@ -86,8 +86,17 @@ def _forget_hip_in_wheels() -> None:
 
 @contextmanager
 def _settings(library: HipLibrary, values: dict[str, str]) -> Iterator[None]:
-    defaults = {"checks": "all", "threads": "0", "seed": "0", "max_steps": "0", "bounds": "known", "findings": "error",
-                "record": "0", "mfma": "exact", "arch": "gfx950"}
+    defaults = {
+        "checks": "all",
+        "threads": "0",
+        "seed": "0",
+        "max_steps": "0",
+        "bounds": "known",
+        "findings": "error",
+        "record": "0",
+        "mfma": "exact",
+        "arch": "gfx950",
+    }
     before = {key: library.settings.get(key, defaults[key]) for key in values}
     for key, value in values.items():
         library.set(key, value)
@@ -127,7 +136,8 @@ def use(
 ) -> Iterator[Session]:
     """Simulate ``arch`` ("gfx942" or "gfx950") inside the block.
 
-    Triton launches and wheels with HIP kernels run that architecture's machine code on CPU tensors, and turbo_core reports it
+    Triton launches and wheels with HIP kernels run that architecture's machine code on CPU tensors, and turbo_core
+    reports it
     for them. Process-wide, since autograd uses other threads.
 
     Args:

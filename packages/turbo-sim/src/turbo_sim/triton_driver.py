@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
 """Triton driver that launches AMD code objects on the simulator, with CPU tensors as device tensors.
 
-Triton compiles for the simulated architecture as it would on the card; the launch goes through Triton's own driver.c into
-the simulator's libamdhip64.so. Each architecture is a device number of its own (942, 950), because Triton keeps compiled
+Triton compiles for the simulated architecture as it would on the card; the launch goes through Triton's own
+driver.c into
+the simulator's libamdhip64.so. Each architecture is a device number of its own (942, 950), because Triton keeps
+compiled
 kernels per device: switching within a process is safe.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -17,15 +18,20 @@ from typing import Any
 from turbo_sim.errors import SimulationError
 from turbo_sim.hip_library import hip, library_path
 
-__all__ = ["SimulatorDriver", "activate", "why_not"]
+__all__ = ["SimulatorDriver", "activate", "interpreting", "why_not"]
 
 DEVICES = {"gfx942": 942, "gfx950": 950}
 _INTERPRETER = "TRITON_INTERPRET"
 
 
+def interpreting() -> bool:
+    """Whether Triton's interpreter is asked for."""
+    return os.environ.get(_INTERPRETER, "0").lower() in ("1", "true", "on", "yes", "y")
+
+
 def why_not() -> str | None:
     """Reason that Triton kernels cannot run on the simulator in this process, or None."""
-    if os.environ.get(_INTERPRETER, "0").lower() in ("1", "true", "on", "yes", "y"):
+    if interpreting():
         return (
             f"{_INTERPRETER} is set: @triton.jit makes interpreted functions at import, which never reach a driver. "
             f"Run simulator code in a process without it (pytest: {_INTERPRETER}=0 pytest ...)"
@@ -95,7 +101,9 @@ def _announce(args: Any, names: Iterator[int]) -> None:
         if isinstance(arg, (tuple, list)):
             _announce(arg, names)
             continue
-        tensor = getattr(arg, "base", arg) if not hasattr(arg, "untyped_storage") else arg  # a tensor descriptor has a base
+        tensor = (
+            getattr(arg, "base", arg) if not hasattr(arg, "untyped_storage") else arg
+        )  # a tensor descriptor has a base
         tensor = getattr(tensor, "base", tensor) if not hasattr(tensor, "untyped_storage") else tensor  # reinterpreted
         number = next(names)
         if hasattr(tensor, "untyped_storage"):
@@ -113,7 +121,8 @@ def _make_launcher(base: type) -> type:
             try:
                 super().__call__(gridX, gridY, gridZ, *rest)
             except (RuntimeError, SystemError) as error:
-                # driver.c calls the exit hook with the error set, which Python wraps; and it cuts the text at 1024 characters.
+                # driver.c calls the exit hook with the error set, which Python wraps; and it cuts the text at 1024
+                # characters.
                 if any("Triton Error [HIP]" in str(e) for e in (error, error.__cause__)):
                     raise SimulationError(library.last_text()) from None
                 raise
@@ -206,8 +215,3 @@ def activate(arch: str) -> Iterator[None]:
         yield
     finally:
         driver._active = before
-
-
-def loaded() -> bool:
-    """Whether triton is in use in this process."""
-    return "triton" in sys.modules

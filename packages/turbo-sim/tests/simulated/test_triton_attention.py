@@ -10,8 +10,12 @@ import triton.language as tl
 
 
 @triton.jit
-def forward_kernel(q, k, v, out, lse, S, scale, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr):
-    """out[S, D] = softmax(q k^T scale) v for one head per program_id(1); lse[S] is the log of the softmax denominators."""
+def forward_kernel(
+    q, k, v, out, lse, S, scale, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr
+):
+    """out[S, D] = softmax(q k^T scale) v for one head per program_id(1); lse[S] is the log of the softmax
+    denominators.
+    """
     base = tl.program_id(1) * S * D
     m, d = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, D)
     x = tl.load(q + base + m[:, None] * D + d[None, :], mask=m[:, None] < S, other=0.0)
@@ -34,13 +38,16 @@ def forward_kernel(q, k, v, out, lse, S, scale, D: tl.constexpr, BM: tl.constexp
         z = tl.load(v + base + n[:, None] * D + d[None, :], mask=n[:, None] < S, other=0.0)
         acc = acc * shrink[:, None] + tl.dot(p.to(z.dtype), z)
         top = new
-    tl.store(out + base + m[:, None] * D + d[None, :], (acc / total[:, None]).to(out.dtype.element_ty), mask=m[:, None] < S)
+    tl.store(
+        out + base + m[:, None] * D + d[None, :], (acc / total[:, None]).to(out.dtype.element_ty), mask=m[:, None] < S
+    )
     tl.store(lse + tl.program_id(1) * S + m, top + tl.log(total), mask=m < S)
 
 
 @triton.jit
 def backward_kernel(
-    q, k, v, do, lse, delta, dq, dk, dv, S, scale, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr
+    q, k, v, do, lse, delta, dq, dk, dv, S, scale, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    CAUSAL: tl.constexpr
 ):  # fmt: skip
     """dk and dv of BN keys in registers; dq by float32 atomics. delta[S] = sum(do * out)."""
     base, rows = tl.program_id(1) * S * D, tl.program_id(1) * S
@@ -83,7 +90,9 @@ def test_attention(simulator, dtype, causal, seqlen, head_dim):
     heads, scale = 2, head_dim**-0.5
     q, k, v, do = (torch.randn(heads, seqlen, head_dim).to(dtype) for _ in range(4))
     out, lse = torch.empty_like(q), torch.empty(heads, seqlen)
-    forward_kernel[(triton.cdiv(seqlen, 64), heads)](q, k, v, out, lse, seqlen, scale, D=head_dim, BM=64, BN=32, CAUSAL=causal)
+    forward_kernel[(triton.cdiv(seqlen, 64), heads)](
+        q, k, v, out, lse, seqlen, scale, D=head_dim, BM=64, BN=32, CAUSAL=causal
+    )
     delta = (out.float() * do.float()).sum(2)
     dq, dk, dv = (torch.zeros(heads, seqlen, head_dim) for _ in range(3))
     backward_kernel[(triton.cdiv(seqlen, 32), heads)](

@@ -110,12 +110,13 @@ def test_xf32(gfx942):
     torch.testing.assert_close(c.double(), a.double() @ b.double(), rtol=1e-2, atol=1e-1)
 
 
-# --- scaled dot ---------------------------------------------------------------------------------------------------------
+# --- scaled dot ------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
 def scaled_kernel(
-    a, sa, b, sb, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, A: tl.constexpr, B: tl.constexpr, PA: tl.constexpr, PB: tl.constexpr,
+    a, sa, b, sb, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, A: tl.constexpr, B: tl.constexpr,
+    PA: tl.constexpr, PB: tl.constexpr,
 ):  # fmt: skip
     m, n = tl.arange(0, M), tl.arange(0, N)
     ka, kb, ks = tl.arange(0, K // PA), tl.arange(0, K // PB), tl.arange(0, K // 32)
@@ -141,7 +142,10 @@ def narrow_operand(rows, K, kind):
 
 
 @pytest.mark.parametrize("instruction", [16, 32])
-@pytest.mark.parametrize("kinds", [("e4m3", "e4m3"), ("e5m2", "e5m2"), ("e2m1", "e2m1"), ("e4m3", "e5m2"), ("e2m1", "e4m3"), ("e5m2", "e2m1")])
+@pytest.mark.parametrize(
+    "kinds",
+    [("e4m3", "e4m3"), ("e5m2", "e5m2"), ("e2m1", "e2m1"), ("e4m3", "e5m2"), ("e2m1", "e4m3"), ("e5m2", "e2m1")],
+)
 def test_scaled_dot(simulator, kinds, instruction):
     if simulator.arch == "gfx942" and "e2m1" in kinds:
         pytest.skip("Triton has no e2m1 dot for gfx942")

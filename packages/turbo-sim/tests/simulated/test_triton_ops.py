@@ -240,7 +240,11 @@ def test_cast_from_narrow(simulator, which, target):
     dtype = NARROW[simulator.arch][which]
     if dtype == target:
         pytest.skip("not a cast")
-    codes = torch.arange(256, dtype=torch.uint8) if dtype.itemsize == 1 else torch.arange(-(2**15), 2**15, 7).to(torch.int16)
+    codes = (
+        torch.arange(256, dtype=torch.uint8)
+        if dtype.itemsize == 1
+        else torch.arange(-(2**15), 2**15, 7).to(torch.int16)
+    )
     x = codes.view(dtype)
     x = x[x.float().isfinite()]
     out = torch.empty(x.shape, dtype=target)
@@ -278,7 +282,8 @@ def test_math(simulator, what):
     math_kernel[(4,)](x, out, 777, WHAT=what, BLOCK=256)
     d = x.double()
     expected = {
-        "exp": d.exp(), "log": d.abs().log(), "sin": d.sin(), "rsqrt": d.abs().rsqrt(), "erf": d.erf(), "sigmoid": d.sigmoid(),
+        "exp": d.exp(), "log": d.abs().log(), "sin": d.sin(), "rsqrt": d.abs().rsqrt(), "erf": d.erf(),
+        "sigmoid": d.sigmoid(),
         "divide": 1 / d, "floor": d.floor() + d.ceil(),
     }[what]  # fmt: skip
     torch.testing.assert_close(out.double(), expected, rtol=2e-6, atol=2e-6)
@@ -337,7 +342,7 @@ def test_random_is_the_same_on_both():
             random_kernel[(1,)](out, 1234, N=512)
             results.append(out)
     assert torch.equal(*results)
-    assert 0 <= float(results[0].min()) and float(results[0].max()) < 1 and 0.4 < float(results[0].mean()) < 0.6
+    assert float(results[0].min()) >= 0 and float(results[0].max()) < 1 and 0.4 < float(results[0].mean()) < 0.6
 
 
 @triton.jit

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The project's own ops through their public functions, on simulated devices: Triton kernels and HIP kernels, forward and
+"""The project's own ops through their public functions, on simulated devices: Triton kernels and HIP kernels,
+forward and
 backward, odd shapes. The dispatcher must take the backend that the test asks for: a fallback would prove nothing."""
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def close(name, actual, expected, tolerance):
     assert error < tolerance, f"{name}: relative error {error:.2e}"
 
 
-# --- turbo-gemm -----------------------------------------------------------------------------------------------------------
+# --- turbo-gemm ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -49,7 +50,7 @@ def test_gemm(simulator, dtype, shape, trans_b):
     close("grad of b", b.grad, b64.grad, tolerance)
 
 
-# --- turbo-norm-act -------------------------------------------------------------------------------------------------------
+# --- turbo-norm-act --------------------------------------------------------------------------------------------------
 
 
 def norm_reference(x, residual, gamma, eps):
@@ -63,7 +64,9 @@ def norm_reference(x, residual, gamma, eps):
 def test_rmsnorm(simulator, backend, dtype, shape):
     norm_act = pytest.importorskip("turbo_norm_act", reason="turbo-norm-act is not installed")
     if backend == "TURBO":
-        native = pytest.importorskip("turbo_norm_act.pytorch.kernels.native", reason="turbo-norm-act has no native library here")
+        native = pytest.importorskip(
+            "turbo_norm_act.pytorch.kernels.native", reason="turbo-norm-act has no native library here"
+        )
         if (reason := native.why_not(torch.device("cpu"))) is not None:
             pytest.skip(f"TURBO: {reason}")
     turbo_core.GlobalBackendManager.set_norm_act_backend(backend)
@@ -89,7 +92,9 @@ def test_rmsnorm(simulator, backend, dtype, shape):
 def test_rmsnorm_residual(simulator, backend):
     norm_act = pytest.importorskip("turbo_norm_act", reason="turbo-norm-act is not installed")
     if backend == "TURBO":
-        native = pytest.importorskip("turbo_norm_act.pytorch.kernels.native", reason="turbo-norm-act has no native library here")
+        native = pytest.importorskip(
+            "turbo_norm_act.pytorch.kernels.native", reason="turbo-norm-act has no native library here"
+        )
         if (reason := native.why_not(torch.device("cpu"))) is not None:
             pytest.skip(f"TURBO: {reason}")
     turbo_core.GlobalBackendManager.set_norm_act_backend(backend)

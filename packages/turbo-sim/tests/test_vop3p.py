@@ -198,6 +198,22 @@ def test_packed_f32_with_scalars_and_overlap():
         np.testing.assert_array_equal(out.v[row].view(np.float32), want.astype(np.float32))
 
 
+def test_packed_f32_constants():
+    """A constant is the low half; its upper half is not documented and reads as NaN (0 for 0)."""
+    a = pair(2)
+    v = {2: a[0].view(np.uint32), 3: a[1].view(np.uint32)}
+    out = run_asm(
+        "v_pk_mul_f32 v[0:1], v[2:3], 4.0 op_sel_hi:[1,0]\nv_pk_fma_f32 v[4:5], v[2:3], v[2:3], 1.0\n"
+        "v_pk_fma_f32 v[6:7], v[2:3], v[2:3], 0",
+        v=v,
+    ).v.view(np.float32)
+    np.testing.assert_array_equal(out[0:2], a * 4)
+    square = a.astype(np.float64) ** 2
+    np.testing.assert_array_equal(out[4], (square[0] + 1).astype(np.float32))
+    assert np.isnan(out[5]).all()
+    np.testing.assert_array_equal(out[6:8], square.astype(np.float32))
+
+
 def test_pk_mov():
     a, b = lane_values("u32", 1), lane_values("u32", 2)
     c, d = lane_values("u32", 3), lane_values("u32", 4)

@@ -148,6 +148,8 @@ template <bool MAX> void pk_minimum3(Wave &w, const Instruction &i) {
 }
 
 // --- two f32 in a register pair ------------------------------------------------------------------------------------
+// An inline constant is the low half of its pair. What the upper half reads as is not documented; compilers leave it
+// selected only where that result is not needed, so it reads as NaN here, which a kernel that needs it will notice.
 struct PairF32 {
   Lanes tl, th;
   const uint32_t *low, *high;
@@ -156,7 +158,12 @@ struct PairF32 {
 
 private:
   static const uint32_t *fetch(const Wave &w, const Instruction &i, unsigned n, uint8_t sel, uint8_t neg, Lanes &tmp) {
-    const uint32_t *row = row32(w, i.src[n], i.src[n].is_constant() ? 0 : sel >> n & 1, tmp);
+    const bool upper = sel >> n & 1;
+    const uint32_t *row = row32(w, i.src[n], i.src[n].is_constant() ? 0 : upper, tmp);
+    if (upper && i.src[n].is_constant() && i.src[n].value != 0) {
+      for (unsigned l = 0; l < kLanes; ++l) tmp.v[l] = kNaN32;
+      return tmp.v;
+    }
     const bool flush = !keep_input_denormals(w.mode.denorm32);
     if (!(neg >> n & 1) && !flush) return row;
     const uint32_t flip = neg >> n & 1 ? 0x80000000u : 0;
@@ -225,15 +232,11 @@ void v_pk_mov_b32(Wave &w, const Instruction &i) {
   write_row(w, i.dst, 1, high.v, w.exec());
 }
 
-// What the upper half of an inline constant reads as is not documented for register pairs.
-void require_no_high_constant(const Instruction &i) {
-  for (unsigned n = 0; n < 3; ++n)
-    if (i.src[n].is_constant() && i.src[n].value != 0 && ((i.op_sel | i.op_sel_hi) >> n & 1))
-      throw NotImplemented("op_sel or op_sel_hi on a constant");
-}
-template <Handler H> Handler pair_form(const Instruction &i) {
-  require_no_high_constant(i);
-  return H;
+// v_pk_mov_b32 moves bits: there the upper half of a constant is refused.
+Handler pk_mov_form(const Instruction &i) {
+  for (unsigned n = 0; n < 2; ++n)
+    if (i.src[n].is_constant() && (i.op_sel >> n & 1)) throw NotImplemented("op_sel on a constant");
+  return bind_checked<v_pk_mov_b32, kInt>(i);
 }
 
 // --- mixed precision -----------------------------------------------------------------------------------------------
@@ -297,10 +300,10 @@ void register_vop3p(Registry &r) {
   r.set(Op::v_pk_max_f16, pk_min_max<true>);
   r.set(Op::v_pk_minimum3_f16, pk_minimum3<false>);
   r.set(Op::v_pk_maximum3_f16, pk_minimum3<true>);
-  r.select(Op::v_pk_add_f32, pair_form<v_pk_add_f32>);
-  r.select(Op::v_pk_mul_f32, pair_form<v_pk_mul_f32>);
-  r.select(Op::v_pk_fma_f32, pair_form<v_pk_fma_f32>);
-  r.select(Op::v_pk_mov_b32, bind_checked<v_pk_mov_b32, kInt>);
+  r.select(Op::v_pk_add_f32, bind_checked<v_pk_add_f32, kNegAbs | kClamp>);
+  r.select(Op::v_pk_mul_f32, bind_checked<v_pk_mul_f32, kNegAbs | kClamp>);
+  r.select(Op::v_pk_fma_f32, bind_checked<v_pk_fma_f32, kNegAbs | kClamp>);
+  r.select(Op::v_pk_mov_b32, pk_mov_form);
   r.set(Op::v_fma_mix_f32, v_fma_mix_f32);
   r.set(Op::v_fma_mixlo_f16, mix_f16<false>);
   r.set(Op::v_fma_mixhi_f16, mix_f16<true>);

@@ -247,6 +247,47 @@ def test_mfma_hazard(arch: str) -> None:
     assert launch(MFMA.replace("NOPS", "s_nop 15"), arch=arch).findings == []
 
 
+# Wait states between an MFMA and a VALU read of its result: what LLVM's hazard recogniser inserts (observed with llc).
+DISTANCES = [
+    ("4x4x4_16b_f16", 4, {"gfx942": 5, "gfx950": 5}), ("16x16x16_f16", 4, {"gfx942": 7, "gfx950": 8}),
+    ("32x32x8_f16", 16, {"gfx942": 11, "gfx950": 12}), ("32x32x4_2b_f16", 32, {"gfx942": 19, "gfx950": 20}),
+    ("16x16x4_f32", 4, {"gfx942": 10, "gfx950": 10}), ("32x32x2_f32", 16, {"gfx942": 18, "gfx950": 18}),
+]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("form, rows, needed", DISTANCES, ids=[d[0] for d in DISTANCES])
+def test_mfma_distances(arch: str, form: str, rows: int, needed: dict[str, int]) -> None:
+    a = "v10" if form.endswith("f32") else "v[10:11]"
+    setup = "v_mov_b32_e32 v10, 0\nv_mov_b32_e32 v11, 0\ns_nop 1\n"
+    uses = {
+        "read": f"v_mfma_f32_{form} v[20:{19 + rows}], {a}, {a}, 0\nNOPS\nv_mov_b32_e32 v1, v20",
+        "overwrite": f"v_mfma_f32_{form} v[20:{19 + rows}], {a}, {a}, 0\nNOPS\nv_mov_b32_e32 v20, 0",
+        "A": f"v_mfma_f32_{form} v[20:{19 + rows}], {a}, {a}, 0\nNOPS\nv_mfma_f32_4x4x1_16b_f32 v[60:63], v20, v20, 0",
+    }
+    for use in uses.values():
+        for nops, want in ((needed[arch] - 1, ["hazard"]), (needed[arch], [])):
+            text = setup + use.replace("NOPS", "\n".join(["s_nop 0"] * nops)) + "\ns_endpgm"
+            assert checks_of(launch(text, arch=arch)) == want, f"{use} after {nops}"
+    again = f"v_mfma_f32_{form} v[20:{19 + rows}], {a}, {a}, 0\nNOPS\nv_mfma_f32_{form} v[20:{19 + rows}], {a}, {a}, v[20:{19 + rows}]\ns_endpgm"
+    nops = "s_nop 1" if form.startswith("4x4") else ""  # accumulating into the same registers is forwarded, but for two passes
+    assert launch(setup + again.replace("NOPS", nops), arch=arch).findings == []
+
+
+def test_mfma_other_hazards() -> None:
+    fresh = "v_mov_b32_e32 v10, 0\nv_mov_b32_e32 v11, 0\nNOPS\nv_mfma_f32_16x16x16_f16 v[20:23], v[10:11], v[10:11], 0\ns_endpgm"
+    assert checks_of(launch(fresh.replace("NOPS", "s_nop 0"))) == ["hazard"], "a VALU result needs two wait states before an MFMA reads it"
+    assert launch(fresh.replace("NOPS", "s_nop 1")).findings == []
+    c = "".join(f"v_mov_b32_e32 v{k}, 0\n" for k in (10, 11, *range(40, 56))) + """s_nop 1
+        v_mfma_f32_32x32x8_f16 v[20:35], v[10:11], v[10:11], v[40:55]
+        NOPS
+        v_mov_b32_e32 v40, 1
+        s_endpgm"""
+    report = launch(c.replace("NOPS", "s_nop 5"))
+    assert checks_of(report) == ["hazard"] and "v40 is C of v_mfma_f32_32x32x8_f16" in report.findings[0].detail
+    assert launch(c.replace("NOPS", "s_nop 6")).findings == []
+
+
 @pytest.mark.parametrize("arch", ARCHS)
 def test_unknown_opcode_is_named(arch: str) -> None:
     code = native().CodeObject.from_text(bytes.fromhex("00ff80be000081bf"), arch)

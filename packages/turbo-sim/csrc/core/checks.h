@@ -37,15 +37,18 @@ struct WaveChecks {
 
   // --- MFMA wait states: time in wait states ----------------------------------------------------------------------------------
   uint64_t time, mfma_free;
+  enum Unit : uint8_t { Xdl, F32, F64 };
   struct Written {
     uint64_t time;  // issue time of the last writer
-    uint8_t passes; // > 0: an MFMA of that many passes
-    bool xdl;
+    uint64_t c_read_time;
+    uint32_t c_reader; // the MFMA that read the register as C last
+    uint8_t c_reader_passes;
+    uint8_t passes; // > 0: written by an MFMA of that many passes
+    Unit kind;
     uint16_t inst_row; // first row of the destination, to recognise exact overlap
     uint16_t rows;
     uint32_t inst;
   } written[512];
-  uint64_t exec_write_time, trans_write_time;
 
   void reset();
 };

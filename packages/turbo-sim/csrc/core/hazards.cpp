@@ -17,22 +17,23 @@ namespace {
 
 bool same_destination(const WaveChecks::Written &p, const Operand &o) { return p.inst_row == o.reg && p.rows == o.dwords; }
 
-/// Distance needed between the MFMA that wrote `p` and an instruction that reads (or writes) the register.
-/// XDL: matrix instructions on 16-bit and narrower types and xf32; the others ("SGEMM", "DGEMM") finish sooner.
+/// Distance needed between the MFMA that wrote `p` and an instruction that reads or overwrites the register.
+/// XDL: matrix instructions on 16-bit and narrower types and xf32. The full-precision ones finish sooner.
 unsigned after_mfma(const WaveChecks::Written &p, bool gfx950, bool as_c_of_mfma, bool exact) {
-  const unsigned passes = p.passes, extra = gfx950 && p.xdl && passes != 2 ? 1 : 0;
+  const unsigned passes = p.passes, extra = gfx950 && p.kind == WaveChecks::Xdl && passes != 2 ? 1 : 0;
+  if (p.kind == WaveChecks::F64) return as_c_of_mfma ? 0 : passes + (passes > 4 ? 3 : 2);
   if (as_c_of_mfma) {
-    if (exact) return 0; // forwarded
-    return p.xdl ? passes + 1 + extra : passes;
+    if (exact) return passes == 2 ? 2 : 0; // forwarded to an accumulation into the same registers
+    return p.kind == WaveChecks::Xdl ? passes + 1 + extra : passes;
   }
-  return p.xdl ? passes + 3 + extra : passes + 2;
+  return p.kind == WaveChecks::Xdl ? passes + 3 + extra : passes + 2;
 }
 
-void complain(Wave &w, const Instruction &i, unsigned row, unsigned have, unsigned needed, const WaveChecks::Written &p) {
-  const Instruction &writer = w.worker->launch->code->insts[p.inst];
+void complain(Wave &w, const Instruction &i, unsigned row, unsigned have, unsigned needed, const WaveChecks::Written &p, bool read) {
+  const Instruction &writer = w.worker->launch->code->insts[read ? p.c_reader : p.inst];
   char pc[24];
   std::snprintf(pc, sizeof pc, "0x%x", writer.offset_in_code);
-  w.worker->find(Check::Hazard, w, i, -1, row_name(row) + " was written by " + op_name(writer.op) + " at pc " + pc + " " + std::to_string(have) +
+  w.worker->find(Check::Hazard, w, i, -1, row_name(row) + (read ? " is C of " : " was written by ") + op_name(writer.op) + " at pc " + pc + " " + std::to_string(have) +
                                               " wait states before; " + std::to_string(needed) + " are needed");
 }
 
@@ -41,7 +42,6 @@ void look(Wave &w, const Instruction &i, const Operand &o, bool mfma_c, bool wri
   WaveChecks &c = *w.checks;
   for (unsigned k = 0; k < o.dwords; ++k) {
     const WaveChecks::Written &p = c.written[o.reg + k];
-    if (!p.time) continue;
     unsigned needed = 0;
     if (p.passes) {
       if (write && i.cls == InstClass::Mfma) continue; // the unit is in order
@@ -49,15 +49,20 @@ void look(Wave &w, const Instruction &i, const Operand &o, bool mfma_c, bool wri
     } else if (i.cls == InstClass::Mfma && !write) {
       needed = 2; // VALU write, then MFMA read
     }
+    if (write && i.cls != InstClass::Mfma && p.c_reader_passes && p.c_read_time) { // overwritten while it is being read as C
+      const uint64_t since = c.time - p.c_read_time - 1;
+      if (since + 1 < p.c_reader_passes) return complain(w, i, o.reg + k, unsigned(since), p.c_reader_passes - 1u, p, true);
+    }
     const uint64_t have = c.time - p.time - 1;
-    if (have < needed) return complain(w, i, o.reg + k, unsigned(have), needed, p);
+    if (p.time && have < needed) return complain(w, i, o.reg + k, unsigned(have), needed, p, false);
   }
 }
 
-bool is_xdl(const Instruction &i) {
+WaveChecks::Unit unit_of(const Instruction &i) {
   const char *n = op_name(i.op);
-  const bool full = std::strstr(n, "_f64") || (std::strstr(n, "_f32") && std::strstr(n + 11, "_f32"));
-  return !full;
+  if (std::strstr(n, "_f64")) return WaveChecks::F64;
+  const char *last = std::strrchr(n, '_'); // the type of A and B
+  return last && !std::strcmp(last, "_f32") ? WaveChecks::F32 : WaveChecks::Xdl;
 }
 
 } // namespace
@@ -88,10 +93,18 @@ void check_hazards(Wave &w, const Instruction &i) {
       for (unsigned k = 0; k < i.dst.dwords; ++k) c.written[i.dst.reg + k].time = 0;
     return;
   }
+  if (mfma && i.src[2].is_vector()) {
+    for (unsigned k = 0; k < i.src[2].dwords; ++k) {
+      WaveChecks::Written &r = c.written[i.src[2].reg + k];
+      r.c_read_time = c.time;
+      r.c_reader = i.index;
+      r.c_reader_passes = uint8_t(mfma_passes(gfx950 ? Arch::gfx950 : Arch::gfx942, i));
+    }
+  }
   WaveChecks::Written p{};
   p.time = c.time;
   p.passes = mfma ? uint8_t(mfma_passes(gfx950 ? Arch::gfx950 : Arch::gfx942, i)) : 0;
-  p.xdl = mfma && is_xdl(i);
+  p.kind = mfma ? unit_of(i) : WaveChecks::Xdl;
   p.inst_row = i.dst.reg;
   p.rows = i.dst.dwords;
   p.inst = i.index;

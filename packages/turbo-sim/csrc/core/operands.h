@@ -72,8 +72,11 @@ void write_lane_mask(Wave &, const Operand &sdst, uint64_t bits);
 inline void merge(uint32_t *row, const uint32_t *values, uint64_t mask) {
   if (mask == ~0ull) {
     std::memcpy(row, values, kLanes * 4);
-  } else {
-    for (unsigned l = 0; l < kLanes; ++l) row[l] = (mask >> l & 1) ? values[l] : row[l];
+    return;
+  }
+  for (unsigned half = 0; half < kLanes; half += 32) { // 32-bit shifts fill a vector register better
+    const uint32_t m = uint32_t(mask >> half);
+    for (unsigned l = 0; l < 32; ++l) row[half + l] = (m >> l & 1) ? values[half + l] : row[half + l];
   }
 }
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Session", "SimulationError", "hip_library", "simulated", "use"]
+__all__ = ["Session", "SimulationError", "library_path", "simulated", "use"]
 
 if TYPE_CHECKING:
     from turbo_sim.errors import SimulationError
-    from turbo_sim.hip_library import library_path as hip_library
+    from turbo_sim.hip_library import library_path
     from turbo_sim.session import Session, simulated, use
 
 _HOMES = {
@@ -25,7 +25,7 @@ _HOMES = {
     "simulated": "session",
     "use": "session",
     "SimulationError": "errors",
-    "hip_library": "hip_library:library_path",
+    "library_path": "hip_library",
 }
 
 
@@ -35,8 +35,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'turbo_sim' has no attribute {name!r}")
-    module, _, attribute = home.partition(":")
-    return getattr(importlib.import_module(f"turbo_sim.{module}"), attribute or name)
+    return getattr(importlib.import_module(f"turbo_sim.{home}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Triton driver that launches AMD code objects on the simulator, with CPU tensors as device tensors.
 
-Triton compiles for the simulated architecture as it would on the card; the launch goes through Triton's own
-driver.c into
-the simulator's libamdhip64.so. Each architecture is a device number of its own (942, 950), because Triton keeps
-compiled
-kernels per device: switching within a process is safe.
+Triton compiles for the simulated architecture as it would on the card; the launch goes through Triton's own driver.c
+into the simulator's libamdhip64.so. Each architecture is a device number of its own (942, 950), because Triton keeps
+compiled kernels per device: switching within a process is safe.
 """
 
 from __future__ import annotations

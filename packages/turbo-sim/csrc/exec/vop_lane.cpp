@@ -36,6 +36,7 @@ void v_swap_b32(Wave &w, const Instruction &i) {
   Lanes old;
   std::memcpy(old.v, x, sizeof old.v);
   const uint64_t mask = w.exec();
+  if (x == y) return;
   merge(x, y, mask);
   merge(y, old.v, mask);
 }

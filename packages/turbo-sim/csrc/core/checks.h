@@ -72,6 +72,7 @@ void check_after(Wave &, const Instruction &);
 struct LdsByte {
   uint32_t write_epoch = 0, read_epoch = 0; // barrier epoch + 1 of the last write / read; 0: never
   uint32_t write_serial = 0;                // writer's lgkm (or vm, for DMA) serial
+  uint32_t write_inst = 0, read_inst = 0;   // who: index in Code::insts
   uint16_t writer = 0;                      // wave + 1; 0: never written
   uint16_t reader = 0;                      // wave + 1 of the reader in read_epoch, 0xffff: several
   bool dma = false, defined = false, atomic = false;

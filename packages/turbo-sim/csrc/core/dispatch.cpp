@@ -180,7 +180,7 @@ private:
       for (uint32_t t = 0; t < turns; ++t) {
         Wave &v = w[(first + t) % c_.waves];
         if (v.stop != Stop::Yield) continue;
-        const uint64_t budget = c_.options.seed ? 1 + random() % 48 : kBudget;
+        const uint64_t budget = c_.options.seed ? 1 + random() % 48 : c_.options.quantum ? c_.options.quantum : kBudget;
         const uint64_t ran = step(v, budget);
         if (v.stop == Stop::EndProgram) --alive;
         if (v.stop == Stop::Barrier) ++waiting;

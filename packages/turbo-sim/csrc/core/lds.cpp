@@ -6,6 +6,8 @@
 // barrier is passed may still be under way when another wave reads: reported by the wait check.
 #include "core/checks.h"
 
+#include <cstdio>
+
 namespace turbo_sim {
 namespace {
 
@@ -20,8 +22,11 @@ bool inside(Wave &w, const Instruction &i, uint32_t addr, unsigned bytes, int la
   return false;
 }
 
-std::string at(const char *what, uint32_t addr, uint16_t wave) {
-  return std::string(what) + " LDS byte " + std::to_string(addr) + " that wave " + std::to_string(wave - 1);
+/// "at pc 0x40" of an instruction.
+std::string place(const Wave &w, uint32_t inst) {
+  char text[24];
+  std::snprintf(text, sizeof text, "at pc 0x%x", w.worker->launch->code->insts[inst].offset_in_code);
+  return text;
 }
 
 /// Has the write recorded in `b` landed, as far as its own wave has made sure?
@@ -35,24 +40,28 @@ void note_read(Wave &w, const Instruction &i, uint32_t addr, unsigned bytes, int
   WorkGroup &g = *w.group;
   const uint32_t epoch = g.epoch + 1;
   const uint16_t self = uint16_t(w.id + 1);
-  bool undefined = false, race = false, pending = false;
-  uint16_t other = 0;
+  bool undefined = false;
+  const LdsByte *race = nullptr, *pending = nullptr;
   for (unsigned k = 0; k < bytes; ++k) {
     LdsByte &b = g.shadow->bytes[addr + k];
     undefined |= !b.defined;
     if (b.writer && b.writer != self) {
-      if (b.write_epoch == epoch && !(atomic && b.atomic)) race = true, other = b.writer;
-      else if (!landed(*g.shadow, b)) pending = true, other = b.writer;
+      if (b.write_epoch == epoch && !(atomic && b.atomic)) race = &b;
+      else if (!landed(*g.shadow, b)) pending = &b;
     } else if (b.writer == self && b.dma && !landed(*g.shadow, b)) {
-      pending = true, other = self; // within a wave LDS instructions are in order, but DMA arrives by vmcnt
+      pending = &b; // within a wave LDS instructions are in order, but DMA arrives by vmcnt
     }
     b.reader = b.read_epoch == epoch && b.reader != self ? uint16_t(0xffff) : self;
     b.read_epoch = epoch;
+    b.read_inst = i.index;
   }
-  if (race && on(w, Check::Race))
-    w.worker->find(Check::Race, w, i, lane, at("reads", addr, other) + " writes, with no barrier between");
+  auto text = [&](const LdsByte &b) {
+    const size_t offset = size_t(&b - g.shadow->bytes.data());
+    return "reads LDS byte " + std::to_string(offset) + " that wave " + std::to_string(b.writer - 1) + " writes " + place(w, b.write_inst);
+  };
+  if (race && on(w, Check::Race)) w.worker->find(Check::Race, w, i, lane, text(*race) + ", with no barrier between");
   if (pending && on(w, Check::Wait))
-    w.worker->find(Check::Wait, w, i, lane, at("reads", addr, other) + " writes, before an s_waitcnt of that wave covers the write");
+    w.worker->find(Check::Wait, w, i, lane, text(*pending) + ", before an s_waitcnt of that wave covers the write");
   if (undefined && w.checks && lane >= 0) w.checks->undefined_lanes |= uint64_t(1) << lane;
 }
 
@@ -69,12 +78,14 @@ void note_write(Wave &w, const Instruction &i, uint32_t addr, const void *data, 
   const uint8_t *now = g.lds + addr, *next = static_cast<const uint8_t *>(data);
   const char *kind = nullptr;
   uint16_t other = 0;
+  uint32_t where = 0;
   for (unsigned k = 0; k < bytes; ++k) {
     LdsByte &b = g.shadow->bytes[addr + k];
     const bool same = next && now[k] == next[k];
-    if (!same && b.writer && b.writer != self && b.write_epoch == epoch && !(atomic && b.atomic)) kind = "writes", other = b.writer;
-    if (!same && b.read_epoch == epoch && b.reader != self && !(atomic && b.atomic)) kind = "reads", other = b.reader;
+    if (!same && b.writer && b.writer != self && b.write_epoch == epoch && !(atomic && b.atomic)) kind = "writes", other = b.writer, where = b.write_inst;
+    if (!same && b.read_epoch == epoch && b.reader != self && !(atomic && b.atomic)) kind = "reads", other = b.reader, where = b.read_inst;
     b.write_epoch = epoch;
+    b.write_inst = i.index;
     b.writer = self;
     b.dma = dma;
     b.atomic = atomic;
@@ -82,8 +93,8 @@ void note_write(Wave &w, const Instruction &i, uint32_t addr, const void *data, 
     b.write_serial = w.checks ? (dma ? w.checks->vm_serial : w.checks->lgkm_serial) : 0;
   }
   if (kind && on(w, Check::Race)) {
-    const std::string who = other == 0xffff ? "other waves" : "wave " + std::to_string(other - 1);
-    w.worker->find(Check::Race, w, i, lane, "writes LDS byte " + std::to_string(addr) + " that " + who + " " + kind + ", with no barrier between");
+    const std::string who = other == 0xffff ? "another wave" : "wave " + std::to_string(other - 1);
+    w.worker->find(Check::Race, w, i, lane, "writes LDS byte " + std::to_string(addr) + " that " + who + " " + kind + " " + place(w, where) + ", with no barrier between");
   }
 }
 

@@ -70,6 +70,9 @@ struct Options {
   bool stop_on_finding = false;    // first finding becomes a Fault
   uint32_t threads = 0;            // 0: hardware concurrency
   uint64_t seed = 0;               // 0: waves in order between barriers; else seeded interleave of single waves
+  uint64_t quantum = 0;            // instructions of one wave before the next has its turn; 0: up to the next barrier.
+                                   // Small values come near to hardware, where waves advance together: kernels that
+                                   // rely on that (a race, strictly) then give the numbers that hardware gives
   uint64_t max_steps = 0;          // per wave; 0: no limit
   bool mfma_cdna3 = false;         // MFMA summation after the CDNA3 model in place of float64 dot + one rounding
   std::vector<Allocation> memory;  // known allocations; empty: global accesses are not checked against a map

@@ -226,6 +226,9 @@ def test_registers_beyond_the_allocation() -> None:
     assert checks_of(report) == ["registers", "registers"]
     assert report.findings[0].detail == "uses v40, the kernel has 40 VGPRs"
     assert report.findings[1].detail == "uses a9, the kernel has 8 AGPRs"
+    # Without accumulators in use, their part of the allocation holds VGPRs as well.
+    assert launch("v_mov_b32_e32 v47, 1\ns_endpgm", vgprs=40, agprs=8).findings == []
+    assert checks_of(launch("v_mov_b32_e32 v48, 1\ns_endpgm", vgprs=40, agprs=8)) == ["registers"]
 
 
 MFMA = """

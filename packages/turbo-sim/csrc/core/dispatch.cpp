@@ -97,7 +97,7 @@ private:
   void begin_wave(Wave &w, uint32_t id) {
     const Kernel &k = c_.kernel;
     std::memset(w.sgpr, 0, sizeof w.sgpr);
-    std::memset(w.vgpr, 0, c_.launch.vgprs * sizeof w.vgpr[0]);
+    std::memset(w.vgpr, 0, std::min(256u, c_.launch.vgprs + c_.launch.agprs) * sizeof w.vgpr[0]);
     std::memset(w.vgpr[kAgprBase], 0, c_.launch.agprs * sizeof w.vgpr[0]);
     w.pc = c_.launch.entry;
     w.scc = 0;

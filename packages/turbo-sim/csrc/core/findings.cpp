@@ -44,9 +44,17 @@ void Costs::add(const Costs &o) {
 }
 
 void check_allocation(const Launch &l, const std::vector<uint64_t> &pc_counts, std::vector<Finding> &findings) {
+  // VGPRs beyond the accumulators' offset are the accumulators' registers: fine for a kernel that uses none of those.
+  bool accumulators = false;
+  for (const Instruction &i : l.code->insts) {
+    if (!pc_counts[i.index]) continue;
+    accumulators |= i.dst.kind == Kind::Agpr;
+    for (const Operand &o : i.src) accumulators |= o.kind == Kind::Agpr;
+  }
+  const unsigned vgprs = accumulators ? l.vgprs : std::min(256u, l.vgprs + l.agprs);
   auto beyond = [&](const Operand &o) -> std::string {
     const unsigned end = o.reg + o.dwords;
-    if (o.kind == Kind::Vgpr && end > l.vgprs) return "v" + std::to_string(end - 1) + ", the kernel has " + std::to_string(l.vgprs) + " VGPRs";
+    if (o.kind == Kind::Vgpr && end > vgprs) return "v" + std::to_string(end - 1) + ", the kernel has " + std::to_string(vgprs) + " VGPRs";
     if (o.kind == Kind::Agpr && end > kAgprBase + l.agprs)
       return "a" + std::to_string(end - 1 - kAgprBase) + ", the kernel has " + std::to_string(l.agprs) + " AGPRs";
     return "";

@@ -86,7 +86,7 @@ struct Launch {
   uint32_t grid[3] = {1, 1, 1};    // in work-groups
   uint32_t block[3] = {1, 1, 1};   // in work-items
   uint32_t lds_bytes = 0, scratch_bytes = 0; // per group, per lane
-  uint32_t sgprs = 0, vgprs = 0, agprs = 0;  // the kernel's allocation
+  uint32_t sgprs = 0, vgprs = 0, agprs = 0;  // the kernel's allocation: VGPRs below the accumulators' offset, AGPRs above it
   std::vector<Allocation> map;     // sorted by begin: options->memory, kernarg, code object
 };
 

@@ -4,6 +4,7 @@
 // vmcnt counts vector memory (loads return in order), lgkmcnt LDS (in order) and scalar memory (in any order: only a wait
 // for zero is good for them, or for LDS results issued while one is under way). FLAT counts in both.
 #include "core/checks.h"
+#include "core/operands.h"
 
 #include <algorithm>
 
@@ -95,8 +96,7 @@ void deliver_vgpr(Wave &w, const Instruction &i, unsigned row, const uint32_t *v
       return;
     }
   }
-  uint32_t *r = w.vgpr[row];
-  for (unsigned l = 0; l < kLanes; ++l) r[l] = (mask >> l & 1) ? values[l] : r[l];
+  merge(w.vgpr[row], values, mask);
 }
 
 void deliver_sgpr(Wave &w, const Instruction &i, unsigned index, uint32_t value) {

@@ -325,9 +325,9 @@ def test_each_check_can_be_turned_off(check: str) -> None:
     x = np.zeros(1024, np.float32)[:60]  # what lies beyond is ours too: with "bounds" off the store happens
     text = DOUBLE.replace("WAIT", "v_mov_b32_e32 v63, v2\nv_mfma_f32_16x16x16_f16 v[20:23], v[10:11], v[10:11], 0\nv_mov_b32_e32 v3, v20\n"
                                    "ds_write_b32 v4, v1")
-    everything = set(checks_of(launch(text, x, lds=256, vgprs=24, block=(128, 1, 1))))
+    everything = set(checks_of(launch(text, x, lds=256, vgprs=24, agprs=0, block=(128, 1, 1))))
     assert everything >= {"bounds", "uninit", "wait", "registers", "hazard"}
-    assert check not in checks_of(launch(text, x, lds=256, vgprs=24, block=(128, 1, 1), checks=others))
+    assert check not in checks_of(launch(text, x, lds=256, vgprs=24, agprs=0, block=(128, 1, 1), checks=others))
 
 
 def test_stop_on_finding() -> None:

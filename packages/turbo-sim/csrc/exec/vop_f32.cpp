@@ -5,13 +5,12 @@
 namespace turbo_sim {
 namespace {
 
+// Rounding to an integer has a direction of its own: MODE's does not enter (and must not: baseline x86 builds floor from
+// additions).
 template <class F> inline void unary(Wave &w, const Instruction &i, F f) {
   Lanes ta, out;
   const uint32_t *a = source_f32(w, i, 0, ta);
-  {
-    RoundingScope scope(w.mode.round32);
-    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(float(f(as_float(a[l]))));
-  }
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(float(f(as_float(a[l]))));
   settle_nans32(out.v, a);
   result_f32(w, i, out.v);
 }
@@ -63,10 +62,18 @@ BINARY(X)
 
 // x - floor(x), below 1 also where the subtraction would round up to it.
 void v_fract_f32(Wave &w, const Instruction &i) {
-  unary(w, i, [](float a) {
-    const float r = a - std::floor(a);
-    return r >= 1.0f ? 0x1.fffffep-1f : r;
-  });
+  Lanes ta, floors, out;
+  const uint32_t *a = source_f32(w, i, 0, ta);
+  for (unsigned l = 0; l < kLanes; ++l) floors.v[l] = as_bits(std::floor(as_float(a[l])));
+  {
+    RoundingScope scope(w.mode.round32);
+    for (unsigned l = 0; l < kLanes; ++l) {
+      const float r = as_float(a[l]) - as_float(floors.v[l]);
+      out.v[l] = as_bits(r >= 1.0f ? 0x1.fffffep-1f : r);
+    }
+  }
+  settle_nans32(out.v, a);
+  result_f32(w, i, out.v);
 }
 
 // v_fma_f32, v_fmamk_f32 (literal second) and v_fmaak_f32 (literal third) differ in encoding only.

@@ -5,13 +5,12 @@
 namespace turbo_sim {
 namespace {
 
+// Rounding to an integer has a direction of its own: MODE's does not enter (and must not: baseline x86 builds floor from
+// additions).
 template <class F> inline void unary(Wave &w, const Instruction &i, F f) {
   Lanes64 ta, out;
   const uint64_t *a = source_f64(w, i, 0, ta);
-  {
-    RoundingScope scope(w.mode.round64);
-    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(double(f(as_double(a[l]))));
-  }
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(double(f(as_double(a[l]))));
   settle_nans64(out.v, a);
   result_f64(w, i, out.v);
 }
@@ -65,10 +64,18 @@ BINARY(X)
 #undef X
 
 void v_fract_f64(Wave &w, const Instruction &i) {
-  unary(w, i, [](double a) {
-    const double r = a - std::floor(a);
-    return r >= 1.0 ? 0x1.fffffffffffffp-1 : r;
-  });
+  Lanes64 ta, floors, out;
+  const uint64_t *a = source_f64(w, i, 0, ta);
+  for (unsigned l = 0; l < kLanes; ++l) floors.v[l] = as_bits(std::floor(as_double(a[l])));
+  {
+    RoundingScope scope(w.mode.round64);
+    for (unsigned l = 0; l < kLanes; ++l) {
+      const double r = as_double(a[l]) - as_double(floors.v[l]);
+      out.v[l] = as_bits(r >= 1.0 ? 0x1.fffffffffffffp-1 : r);
+    }
+  }
+  settle_nans64(out.v, a);
+  result_f64(w, i, out.v);
 }
 void v_fma_f64(Wave &w, const Instruction &i) {
   Lanes64 ta, tb, tc;

@@ -157,6 +157,26 @@ def test_store_beyond_a_block(lib):
     lib.hipFree(p)
 
 
+def test_bounds_of_torch_tensors(lib):
+    """Tensors that torch allocates after tracking began have exact bounds; other memory only has to be mapped."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    assert hip().track_torch(), "torch's CPU allocator is not built as expected: torch_memory.cpp needs a look"
+    function = function_of(lib, ADD_ONE)
+
+    def launch_on(address: int) -> int:
+        return launch(lib, function, ctypes.c_void_p(address), 1)
+
+    right, short = torch.zeros(64, dtype=torch.int32), torch.zeros(63, dtype=torch.int32)
+    assert launch_on(right.data_ptr()) == SUCCESS and int(right.sum()) == 64
+    assert launch_on(short.data_ptr()) == LAUNCH_FAILURE
+    assert "past the end of 'tensor of 252 bytes'" in lib.hipGetErrorString(LAUNCH_FAILURE).decode()
+    assert launch_on(right.data_ptr() + 4) == LAUNCH_FAILURE
+    unknown = (ctypes.c_uint32 * 256)()  # the simulator cannot know its extent
+    assert launch_on(ctypes.addressof(unknown)) == SUCCESS and sum(unknown) == 64
+    del right, short
+    assert launch_on(16) == LAUNCH_FAILURE
+
+
 def test_the_other_architecture_is_refused(lib):
     module = ctypes.c_void_p()
     assert lib.hipModuleLoadData(ctypes.byref(module), code_object(ADD_ONE, "gfx942", "kernel", ARGS)) == NO_BINARY

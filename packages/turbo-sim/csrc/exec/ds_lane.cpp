@@ -2,6 +2,8 @@
 // Exchange between lanes through the LDS crossbar, transposed reads, reads and writes by lane number.
 #include "exec/ds_common.h"
 
+#include <type_traits>
+
 namespace turbo_sim {
 namespace {
 
@@ -82,12 +84,19 @@ template <unsigned N, unsigned Bits> void read_transposed(Wave &w, const Instruc
   a.count(w, exec, N * 4);
   Rows<N> out;
   for (unsigned l = 0; l < kLanes; ++l) {
-    const unsigned base = l & ~(kBlock - 1), n = l % kBlock;
+    const unsigned base = l & ~(kBlock - 1), n = l % kBlock, lane = base + n / kElements, at = n % kElements;
+    if constexpr (Bits == 16 || Bits == 8) { // the forms that kernels use
+      using Element = std::conditional_t<Bits == 16, uint16_t, uint8_t>;
+      Element e[kElements];
+      for (unsigned j = 0; j < kElements; ++j) std::memcpy(&e[j], reinterpret_cast<const Element *>(in[lane + kStep * j]) + at, sizeof(Element));
+      for (unsigned k = 0; k < N; ++k) std::memcpy(&out.v[k][l], reinterpret_cast<const char *>(e) + 4 * k, 4);
+      continue;
+    }
     for (unsigned j = 0; j < kElements; ++j) {
-      const uint64_t e = element<N>(in[base + n / kElements + kStep * j], n % kElements, Bits);
-      const unsigned at = j * Bits;
-      out.v[at / 32][l] |= uint32_t(e << at % 32);
-      if (at % 32 + Bits > 32) out.v[at / 32 + 1][l] |= uint32_t(e >> (32 - at % 32));
+      const uint64_t e = element<N>(in[lane + kStep * j], at, Bits);
+      const unsigned to = j * Bits;
+      out.v[to / 32][l] |= uint32_t(e << to % 32);
+      if (to % 32 + Bits > 32) out.v[to / 32 + 1][l] |= uint32_t(e >> (32 - to % 32));
     }
   }
   out.deliver(w, i, exec);

@@ -44,6 +44,9 @@ TURBO_SIM_API void turbo_sim_withdraw_next() {
   s.next_launch.clear();
 }
 
+/// From now on torch's CPU tensors have bounds in launches that announce nothing. 0 where torch is not loaded or built otherwise.
+TURBO_SIM_API int turbo_sim_track_torch() { return track_torch(); }
+
 /// Text of this thread's last error, whole ("" after none): callers of HIP often cut it.
 TURBO_SIM_API const char *turbo_sim_last_text() { return error_text(kLaunchFailure); }
 

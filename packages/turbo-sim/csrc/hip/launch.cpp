@@ -115,7 +115,7 @@ int launch(Function *f, const uint32_t (&grid)[3], const uint32_t (&block)[3], u
     a.shared_bytes = shared;
     a.kernarg = kernel_arguments(*f->kernel, params, extra);
     Options o = s.options;
-    o.memory = memory_map(s);
+    o.memory = memory_map(s, a.kernarg);
     const Report r = turbo_sim::launch(*object, *f->kernel, a, o);
     ++s.launches;
     s.instructions += r.instructions;

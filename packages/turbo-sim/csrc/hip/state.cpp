@@ -51,6 +51,23 @@ std::vector<Allocation> process_map() {
   return map;
 }
 
+std::vector<Allocation> without_overlaps(std::vector<Allocation> all) {
+  std::sort(all.begin(), all.end(), [](const Allocation &a, const Allocation &b) { return a.begin < b.begin; });
+  std::vector<Allocation> map;
+  for (Allocation &a : all) {
+    if (a.begin == a.end) continue;
+    if (!map.empty() && a.begin < map.back().end) map.back().end = std::max(map.back().end, a.end); // views of one storage
+    else map.push_back(std::move(a));
+  }
+  return map;
+}
+
+/// The block of a sorted map that an address lies in, or null.
+const Allocation *holder(const std::vector<Allocation> &map, uint64_t address) {
+  auto it = std::upper_bound(map.begin(), map.end(), address, [](uint64_t x, const Allocation &a) { return x < a.begin; });
+  return it != map.begin() && address < (it - 1)->end ? &*(it - 1) : nullptr;
+}
+
 } // namespace
 
 State &state() {
@@ -92,24 +109,27 @@ void set(State &s, const std::string &key, const std::string &value) {
   else throw std::invalid_argument("unknown setting " + key);
 }
 
-std::vector<Allocation> memory_map(State &s) {
+std::vector<Allocation> memory_map(State &s, const std::vector<uint8_t> &kernarg) {
   std::vector<Allocation> all = s.next_launch;
+  const bool told = !all.empty();
   s.next_launch.clear();
   all.insert(all.end(), s.announced.begin(), s.announced.end());
   for (const auto &[begin, a] : s.blocks) all.push_back(a);
-  // Nothing announced: the caller's buffers are not known, and anything that the process may touch is allowed.
-  if (s.bounds == Bounds::Process || all.empty()) return process_map();
-  std::sort(all.begin(), all.end(), [](const Allocation &a, const Allocation &b) { return a.begin < b.begin; });
-  std::vector<Allocation> map;
-  for (Allocation &a : all) {
-    if (a.begin == a.end) continue;
-    if (!map.empty() && a.begin < map.back().end) { // views of one storage
-      map.back().end = std::max(map.back().end, a.end);
-      continue;
-    }
-    map.push_back(std::move(a));
+  if (s.bounds == Bounds::Process) return process_map();
+  if (!told) append_torch_memory(all);
+  all = without_overlaps(std::move(all));
+  if (told) return all;
+  // Nobody has said what this launch may touch: an address among the arguments that lies in memory of unknown extent (a numpy
+  // array, a tensor from before tracking) leaves only the mappings of the process to check against.
+  std::vector<Allocation> mapped;
+  for (size_t k = 0; k + 8 <= kernarg.size(); k += 8) {
+    uint64_t v;
+    std::memcpy(&v, kernarg.data() + k, 8);
+    if (v < 65536 || v >> 47 || holder(all, v)) continue;
+    if (mapped.empty()) mapped = process_map();
+    if (holder(mapped, v)) return mapped;
   }
-  return map;
+  return all.empty() ? process_map() : all;
 }
 
 int fail(int error, const std::string &text) {

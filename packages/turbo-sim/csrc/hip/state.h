@@ -70,8 +70,13 @@ int load_module(Module **, const void *image);
 int get_function(Function **, Module *, const char *name);
 int launch(Function *, const uint32_t (&grid)[3], const uint32_t (&block)[3], uint32_t shared, void **params, void **extra);
 
-/// The map for a launch: sorted, without overlaps; empty when nothing is known.
-std::vector<Allocation> memory_map(State &);
+/// The map for a launch, sorted and without overlaps: announced memory and hipMalloc blocks; without announcements for this launch
+/// torch's CPU tensors too, if every address among the arguments lies in known memory; else the process's mappings.
+std::vector<Allocation> memory_map(State &, const std::vector<uint8_t> &kernarg);
+
+/// Keeps a list of torch's CPU allocations from now on (torch_memory.cpp); false where that cannot be done.
+bool track_torch();
+void append_torch_memory(std::vector<Allocation> &);
 
 } // namespace turbo_sim::hip
 

@@ -61,6 +61,10 @@ class HipLibrary:
     def withdraw_next(self) -> None:
         self._lib.turbo_sim_withdraw_next()
 
+    def track_torch(self) -> bool:
+        """Bounds for torch's CPU tensors allocated from now on; False where torch is not loaded or built otherwise."""
+        return bool(self._lib.turbo_sim_track_torch())
+
     def counter(self, name: str) -> int:
         """instructions, launches or findings since the library was loaded."""
         return int(self._lib.turbo_sim_counter(name.encode()))

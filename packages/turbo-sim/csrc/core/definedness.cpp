@@ -10,6 +10,7 @@
 
 #include <bit>
 #include <cstring>
+#include <vector>
 
 namespace turbo_sim {
 namespace {
@@ -65,31 +66,47 @@ void need(Wave &w, const Instruction &i, const Operand &o, const char *use, uint
 
 // --- scalar instructions ----------------------------------------------------------------------------------------------------
 
-struct SccUse {
-  bool reads = false, writes = false;
+/// What a mnemonic says about implicit operands, looked up once per opcode.
+struct Implicit {
+  bool reads_scc = false, writes_scc = false, saves_exec = false, reads_dst = false;
 };
 
-SccUse scc_use(const Instruction &i) {
-  const char *n = op_name(i.op) + 2; // without "s_"
+Implicit implicit_of(Op op) {
+  const OpInfo &info = op_info(op);
+  const char *full = info.name, *n = full + 2; // without "s_" or "v_"
   auto is = [&](const char *prefix) { return !std::strncmp(n, prefix, std::strlen(prefix)); };
-  SccUse u;
-  u.reads = is("addc") || is("subb") || is("cselect") || is("cmov");
-  switch (i.format) {
-  case Format::SOP2: u.writes = !(is("cselect") || is("mul") || is("bfm") || is("pack")); break;
-  case Format::SOP1: u.writes = is("not") || is("wqm") || is("quadmask") || is("bcnt") || is("abs") || std::strstr(n, "exec"); break;
-  case Format::SOPC: u.writes = !(is("set_gpr") || is("setvskip")); break;
-  case Format::SOPK: u.writes = is("cmpk") || is("addk"); break;
+  Implicit u;
+  if (*full == 'v') {
+    u.reads_dst = is("fmac") || is("mac") || is("pk_fmac") || is("dot2c") || is("dot4c") || is("dot8c");
+    return u;
+  }
+  u.reads_scc = is("addc") || is("subb") || is("cselect") || is("cmov");
+  u.saves_exec = std::strstr(n, "exec_b64");
+  switch (info.format) {
+  case Format::SOP2: u.writes_scc = !(is("cselect") || is("mul") || is("bfm") || is("pack")); break;
+  case Format::SOP1: u.writes_scc = is("not") || is("wqm") || is("quadmask") || is("bcnt") || is("abs") || u.saves_exec; break;
+  case Format::SOPC: u.writes_scc = !(is("set_gpr") || is("setvskip")); break;
+  case Format::SOPK: u.writes_scc = is("cmpk") || is("addk"); break;
   default: break;
   }
   return u;
 }
 
+const Implicit &implicit(Op op) {
+  static const std::vector<Implicit> table = [] {
+    std::vector<Implicit> t;
+    for (unsigned k = 0; k < unsigned(Op::count); ++k) t.push_back(implicit_of(Op(k)));
+    return t;
+  }();
+  return table[size_t(op)];
+}
+
 /// Undefined bits of the result; bitwise for logic, all or nothing otherwise. Sources before the instruction ran.
-uint64_t scalar_result(const Wave &w, const Instruction &i, const SccUse &scc) {
+uint64_t scalar_result(const Wave &w, const Instruction &i, const Implicit &implied) {
   const WaveChecks &c = *w.checks;
   const bool wide = i.src[0].dwords == 2;
   const uint64_t ua = wide ? undef64(c, i.src[0]) : undef32(c, i.src[0]), ub = wide ? undef64(c, i.src[1]) : undef32(c, i.src[1]);
-  if (!(ua | ub) && !(scc.reads && c.scc_undef)) return 0;
+  if (!(ua | ub) && !(implied.reads_scc && c.scc_undef)) return 0;
   auto value = [&](const Operand &o) { return wide ? scalar64(w, o) : scalar32(w, o); };
   switch (i.op) {
   case Op::s_mov_b32:
@@ -106,16 +123,16 @@ uint64_t scalar_result(const Wave &w, const Instruction &i, const SccUse &scc) {
   case Op::s_xor_b64: return ua | ub;
   case Op::s_cselect_b32:
   case Op::s_cselect_b64: return c.scc_undef ? kAll : w.scc ? ua : ub;
-  default: return (ua | ub) || (scc.reads && c.scc_undef) ? kAll : 0;
+  default: return (ua | ub) || (implied.reads_scc && c.scc_undef) ? kAll : 0;
   }
 }
 
 void scalar(Wave &w, const Instruction &i) {
   WaveChecks &c = *w.checks;
-  const SccUse scc = scc_use(i);
-  const bool saves_exec = i.op >= Op::invalid && std::strstr(op_name(i.op), "exec_b64");
-  const uint64_t bits = scalar_result(w, i, scc);
-  if (scc.writes) c.scc_undef = bits || any_undef(c, i.src[0]) || any_undef(c, i.src[1]) || (scc.reads && c.scc_undef);
+  const Implicit &implied = implicit(i.op);
+  const bool saves_exec = implied.saves_exec;
+  const uint64_t bits = scalar_result(w, i, implied);
+  if (implied.writes_scc) c.scc_undef = bits || any_undef(c, i.src[0]) || any_undef(c, i.src[1]) || (implied.reads_scc && c.scc_undef);
   if (saves_exec && any_undef(c, i.src[0])) report(w, i, i.src[0], "EXEC", 0);
   if (i.dst.present()) set_undef(c, i.dst, saves_exec ? 0 : bits);
   if (i.dst.kind == Kind::Scalar && i.dst.reg == kExec && bits) {
@@ -136,12 +153,6 @@ void branch(Wave &w, const Instruction &i) {
 }
 
 // --- vector ALU -------------------------------------------------------------------------------------------------------------
-
-bool reads_dst(const Instruction &i) {
-  const char *n = op_name(i.op);
-  return !std::strncmp(n, "v_fmac", 6) || !std::strncmp(n, "v_mac", 5) || !std::strncmp(n, "v_pk_fmac", 9) || !std::strncmp(n, "v_dot2c", 7) ||
-         !std::strncmp(n, "v_dot4c", 7) || !std::strncmp(n, "v_dot8c", 7);
-}
 
 /// Lanes in which dword k of a two-dword result is defined, where it does not depend on all of the sources: compilers leave the
 /// upper half of a 64-bit addend undefined when they need the lower half of the sum only.
@@ -203,7 +214,7 @@ void valu(Wave &w, const Instruction &i) {
       if (k == 2 && o.kind == Kind::Scalar && o.dwords == 2 && i.sdst.present() && i.dst.dwords == 1) d &= ~undef64(c, o); // carry-in
       else if (o.present() && !o.is_constant()) d &= lanes(c, o);
     }
-    if (reads_dst(i)) d &= lanes(c, i.dst);
+    if (implicit(i.op).reads_dst) d &= lanes(c, i.dst);
   }
   if (i.dst.is_vector()) {
     const uint64_t mask = i.has_dpp ? write_mask(w, i) : exec;

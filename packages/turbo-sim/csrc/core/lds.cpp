@@ -42,13 +42,16 @@ void note_read(Wave &w, const Instruction &i, uint32_t addr, unsigned bytes, int
   const uint16_t self = uint16_t(w.id + 1);
   bool undefined = false;
   const LdsByte *race = nullptr, *pending = nullptr;
+  LdsByte *first = &g.shadow->bytes[addr];
   for (unsigned k = 0; k < bytes; ++k) {
-    LdsByte &b = g.shadow->bytes[addr + k];
+    LdsByte &b = first[k];
     undefined |= !b.defined;
-    if (b.writer && b.writer != self) {
-      if (b.write_epoch == epoch && !(atomic && b.atomic)) race = &b;
+    if (b.writer != self) {
+      if (!b.writer) {
+        // never written: only undefined
+      } else if (b.write_epoch == epoch && !(atomic && b.atomic)) race = &b;
       else if (!landed(*g.shadow, b)) pending = &b;
-    } else if (b.writer == self && b.dma && !landed(*g.shadow, b)) {
+    } else if (b.dma && !landed(*g.shadow, b)) {
       pending = &b; // within a wave LDS instructions are in order, but DMA arrives by vmcnt
     }
     b.reader = b.read_epoch == epoch && b.reader != self ? uint16_t(0xffff) : self;

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""The project's own ops through their public functions, on simulated devices: Triton kernels and HIP kernels,
+forward and
+backward, odd shapes. The dispatcher must take the backend that the test asks for: a fallback would prove nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+turbo_core = pytest.importorskip("turbo_core", reason="turbo-core is not installed")
+
+
+@pytest.fixture(autouse=True)
+def reset():
+    yield
+    turbo_core.GlobalBackendManager.reset()
+
+
+def close(name, actual, expected, tolerance):
+    error = (actual.double() - expected).norm() / expected.norm().clamp(min=1e-30)
+    assert error < tolerance, f"{name}: relative error {error:.2e}"
+
+
+# --- turbo-gemm ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("shape", [(1, 17, 33), (77, 130, 51), (128, 64, 200)])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_gemm(simulator, dtype, shape, trans_b):
+    turbo_gemm = pytest.importorskip("turbo_gemm", reason="turbo-gemm is not installed")
+    M, N, K = shape
+    a = torch.randn(M, K).to(dtype).requires_grad_()
+    b = torch.randn((N, K) if trans_b else (K, N)).to(dtype).requires_grad_()
+    grad = torch.randn(M, N).to(dtype)
+    turbo_core.GlobalBackendManager.set_gemm_backend(turbo_core.BackendType.TRITON)
+    before = simulator.launches
+    with turbo_core.trace_dispatch() as trace:
+        out = turbo_gemm.gemm(a, b, trans_b=trans_b)
+        out.backward(grad)
+    assert {r.backend for r in trace.records} == {turbo_core.BackendType.TRITON}
+    assert simulator.launches - before == 3
+    a64, b64 = (t.detach().double().requires_grad_() for t in (a, b))
+    expected = a64 @ (b64.T if trans_b else b64)
+    expected.backward(grad.double())
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    close("out", out.detach(), expected.detach(), tolerance)
+    close("grad of a", a.grad, a64.grad, tolerance)
+    close("grad of b", b.grad, b64.grad, tolerance)
+
+
+# --- turbo-norm-act --------------------------------------------------------------------------------------------------
+
+
+def norm_reference(x, residual, gamma, eps):
+    s = x + residual if residual is not None else x
+    return s * torch.rsqrt((s * s).mean(1, keepdim=True) + eps) * gamma
+
+
+@pytest.mark.parametrize("backend", ["TRITON", "TURBO"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(3, 64), (5, 123), (33, 1000), (2, 4096)])
+def test_rmsnorm(simulator, backend, dtype, shape):
+    norm_act = pytest.importorskip("turbo_norm_act", reason="turbo-norm-act is not installed")
+    if backend == "TURBO":
+        native = pytest.importorskip(
+            "turbo_norm_act.pytorch.kernels.native", reason="turbo-norm-act has no native library here"
+        )
+        if (reason := native.why_not(torch.device("cpu"))) is not None:
+            pytest.skip(f"TURBO: {reason}")
+    turbo_core.GlobalBackendManager.set_norm_act_backend(backend)
+    x = torch.randn(shape).to(dtype).requires_grad_()
+    gamma = (torch.rand(shape[1]) + 0.5).to(dtype).requires_grad_()
+    grad = torch.randn(shape).to(dtype)
+    before = simulator.launches
+    with turbo_core.trace_dispatch() as trace:
+        y = norm_act.rmsnorm(x, gamma, 1e-5)
+        y.backward(grad)
+    assert {r.backend.name for r in trace.records} == {backend}
+    assert simulator.launches - before >= 2
+    x64, g64 = (t.detach().double().requires_grad_() for t in (x, gamma))
+    expected = norm_reference(x64, None, g64, 1e-5)
+    expected.backward(grad.double())
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    close("y", y.detach(), expected.detach(), tolerance)
+    close("grad of x", x.grad, x64.grad, tolerance)
+    close("grad of gamma", gamma.grad, g64.grad, tolerance)
+
+
+@pytest.mark.parametrize("backend", ["TRITON", "TURBO"])
+def test_rmsnorm_residual(simulator, backend):
+    norm_act = pytest.importorskip("turbo_norm_act", reason="turbo-norm-act is not installed")
+    if backend == "TURBO":
+        native = pytest.importorskip(
+            "turbo_norm_act.pytorch.kernels.native", reason="turbo-norm-act has no native library here"
+        )
+        if (reason := native.why_not(torch.device("cpu"))) is not None:
+            pytest.skip(f"TURBO: {reason}")
+    turbo_core.GlobalBackendManager.set_norm_act_backend(backend)
+    x, residual = (torch.randn(9, 259, requires_grad=True) for _ in range(2))
+    gamma = torch.rand(259, requires_grad=True)
+    y, s = norm_act.rmsnorm_residual(x, residual, gamma, 1e-5)
+    grads = torch.randn(9, 259), torch.randn(9, 259)
+    torch.autograd.backward([y, s], grads)
+    wide = [t.detach().double().requires_grad_() for t in (x, residual, gamma)]
+    expected = norm_reference(*wide, 1e-5)
+    torch.autograd.backward([expected, wide[0] + wide[1]], [g.double() for g in grads])
+    close("y", y.detach(), expected.detach(), 1e-5)
+    for name, mine, theirs in zip(("x", "residual", "gamma"), (x, residual, gamma), wide):
+        close(f"grad of {name}", mine.grad, theirs.grad, 1e-5)
+
+
+def test_swiglu(simulator):
+    norm_act = pytest.importorskip("turbo_norm_act", reason="turbo-norm-act is not installed")
+    turbo_core.GlobalBackendManager.set_norm_act_backend("TRITON")
+    x = torch.randn(7, 2 * 75, requires_grad=True)
+    grad = torch.randn(7, 75)
+    before = simulator.launches
+    out = norm_act.swiglu(x)
+    out.backward(grad)
+    assert simulator.launches - before == 2
+    wide = x.detach().double().requires_grad_()
+    gate, up = wide.chunk(2, 1)
+    expected = torch.nn.functional.silu(gate) * up
+    expected.backward(grad.double())
+    close("out", out.detach(), expected.detach(), 1e-5)
+    close("grad", x.grad, wide.grad, 1e-5)

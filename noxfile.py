@@ -107,8 +107,8 @@ def test_arch(session: nox.Session, arch: str) -> None:
     python, arguments = environment(session)
     plan = testing.arch_plan(arch, testing.devices(python), arguments)
     print(plan.line, flush=True)
-    for options, paths in plan.runs:
-        pytest(session, python, paths, [*options, *arguments], **plan.environment)
+    for options, paths, env in plan.runs:
+        pytest(session, python, paths, [*options, *arguments], **plan.environment, **env)
 
 
 @nox.session(name="test-gfx942")
@@ -127,7 +127,8 @@ def test_gfx950(session: nox.Session) -> None:
 def isolation(session: nox.Session) -> None:
     """Build every wheel and sdist, install each alone in a clean environment, smoke-test it from outside the tree."""
     python, arguments = environment(session)
-    pytest(session, python, ["tests-integration/test_isolation.py"], arguments)
+    everything = [] if "-m" in arguments else ["-m", "long_build or not long_build"]
+    pytest(session, python, ["tests-integration/test_isolation.py"], [*everything, *arguments])
 
 
 @nox.session

@@ -36,7 +36,9 @@ from tools.monorepo import Wheel, normalised, wheels
 
 FORMS = ("wheel", "sdist")
 each_artefact = pytest.mark.parametrize("form", FORMS)
-each_wheel = pytest.mark.parametrize("package", wheels(), ids=lambda package: package.name)
+# turbo-sim is a developer's tool that no wheel depends on and that takes minutes to build: test_the_simulator_alone
+PACKAGES = [wheel for wheel in wheels() if wheel.name != "turbo-sim"]
+each_wheel = pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
 
 
 class CleanEnvironment:
@@ -114,14 +116,14 @@ def dist(shared) -> Path:
     folder = shared / "dist"
     with made_once(folder) as first:
         if first:
-            for package in wheels():
+            for package in PACKAGES:
                 wheelhouse.build(package, folder, isolated=False)
     return folder
 
 
 @pytest.fixture(scope="session")
 def built(dist) -> dict[str, wheelhouse.Built]:
-    return {package.name: wheelhouse.find(package, dist) for package in wheels()}
+    return {package.name: wheelhouse.find(package, dist) for package in PACKAGES}
 
 
 def install_from_sdist(environment: CleanEnvironment, artefacts: wheelhouse.Built, dist: Path) -> None:
@@ -261,6 +263,29 @@ def test_doctor_names_the_missing_triton(package, with_torch):
     report = with_torch.output("-m", "turbo_core", "doctor", TRITON_INTERPRET="1")
     assert re.search(r"TRITON +triton is not installed: pip install", report), report
     assert re.search(r"TORCH +available", report), report
+
+
+# The simulator
+
+
+@pytest.mark.long_build
+def test_the_simulator_alone(tmp_path):
+    """turbo-sim from its sdist, with nothing but numpy beside it."""
+    (package,) = [wheel for wheel in wheels() if wheel.name == "turbo-sim"]
+    artefacts = wheelhouse.build(package, tmp_path / "dist", isolated=False)
+    assert wheelhouse.wheel_problems(package, artefacts.wheel) == []
+    assert wheelhouse.sdist_problems(package, artefacts.sdist) == []
+    pip("wheel", "--no-deps", "--no-cache-dir", "--wheel-dir", str(tmp_path / "from-sdist"), str(artefacts.sdist))
+    (built_again,) = (tmp_path / "from-sdist").glob("*.whl")
+
+    environment = CleanEnvironment(tmp_path / "env")
+    environment.make()
+    pip(f"--python={environment.python}", "install", "--no-index", "--no-deps", str(built_again))
+    for name in ("numpy", "numpy.libs"):
+        source = Path(sysconfig.get_path("purelib")) / name
+        if source.exists():
+            (environment.site_packages / name).symlink_to(source)
+    assert environment.smoke(package) == "turbo-sim: ok without torch"
 
 
 # The checks themselves

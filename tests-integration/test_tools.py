@@ -148,7 +148,7 @@ def test_an_arch_run_on_its_card():
     plan = testing.arch_plan("gfx950", [MI355X, MI355X])
     assert plan.line == "gfx950: 2 x AMD Instinct MI355X is here: the op tests run on the card"
     assert plan.environment == {}
-    options, paths = plan.runs[-1]
+    options, paths, _ = plan.runs[-1]
     assert "packages/turbo-gemm/tests" in paths
     assert "tools.arch_plugin" not in options
 
@@ -159,7 +159,7 @@ def test_an_arch_run_without_its_card_says_so_and_hides_other_cards():
     assert "interpreter" in plan.line and "audited" in plan.line
     assert plan.environment["TURBO_TEST_ARCH"] == "gfx942"
     assert plan.environment["HIP_VISIBLE_DEVICES"] == plan.environment["CUDA_VISIBLE_DEVICES"] == ""
-    options, paths = plan.runs[-1]
+    options, paths, _ = plan.runs[-1]
     assert "tools.arch_plugin" in options
 
 
@@ -170,14 +170,22 @@ def test_an_arch_run_among_other_cards_uses_only_its_own():
 
 def test_an_arch_run_audits_what_its_line_says():
     """The line promises an audit: there is one, and its tests are left out of the run of the ops."""
-    (audit_options, audits), (options, _) = testing.arch_plan("gfx950", []).runs
+    *_, (audit_options, audits, _), (options, _, _) = testing.arch_plan("gfx950", []).runs
     assert audit_options == ["-k", "gfx950"]
     assert audits and all(f"--ignore={path}" in options for path in audits)
 
 
 def test_an_arch_run_of_named_tests_runs_those():
     plan = testing.arch_plan("gfx950", [], ["packages/turbo-gemm/tests", "-x"])
-    assert plan.runs == [(["-p", "tools.arch_plugin"], [])]
+    assert plan.runs == [(["-p", "tools.arch_plugin"], [], {})]
+
+
+def test_an_arch_run_without_its_card_simulates():
+    """Machine code of that architecture, in processes without Triton's interpreter; files that exist."""
+    simulated = [run for run in testing.arch_plan("gfx942", []).runs if run[2] == {"TRITON_INTERPRET": "0"}]
+    assert [options for options, _, _ in simulated] == [["-k", "gfx942"], ["--simulate", "gfx942"]]
+    assert all((testing.ROOT / path).exists() for _, paths, _ in simulated for path in paths)
+    assert not any(run[2] for run in testing.arch_plan("gfx950", [MI355X]).runs), "a card needs no simulator"
 
 
 def test_workers_follow_the_machine_unless_told(monkeypatch):

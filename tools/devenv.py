@@ -104,10 +104,15 @@ class DevEnv:
         gone = stale - {wheel.name for wheel in present}
         if gone:
             self._pip("uninstall", "--yes", *sorted(gone))
-        editable = [argument for wheel in present for argument in ("--editable", str(wheel.path))]
-        if editable:
+        if present:
             say("installing the wheels, editable: " + ", ".join(wheel.name for wheel in present))
+        slow = [wheel for wheel in present if wheel.name == "turbo-sim"]
+        editable = [argument for wheel in present if wheel not in slow for argument in ("--editable", str(wheel.path))]
+        if editable:
             self._pip("install", "--no-deps", "--no-build-isolation", *editable)
+        for wheel in slow:  # C++ of minutes: for this machine's kind of processor only
+            level = ["-C", f"cmake.define.TURBO_SIM_LEVELS={_processor_level()}"]
+            self._pip("install", "--no-deps", "--no-build-isolation", *level, "--editable", str(wheel.path))
 
     def _add_base_packages(self) -> None:
         base = self._describe_base()
@@ -198,6 +203,15 @@ class DevEnv:
 
     def _shown(self, path: Path) -> str:
         return str(path.relative_to(self.root))
+
+
+def _processor_level() -> str:
+    """The x86-64 level that turbo-sim is built for here: v3 with AVX2 and FMA, else the baseline."""
+    try:
+        flags = set(re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M).group(1).split())
+    except (OSError, AttributeError):
+        return "v1"
+    return "v3" if {"avx2", "fma", "bmi2"} <= flags else "v1"
 
 
 def base_python_option(posargs: list[str]) -> tuple[str | None, list[str]]:

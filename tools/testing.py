@@ -14,6 +14,9 @@ MOST_CPU_WORKERS = 8  # each worker holds a torch of its own: about 400 MB
 # Wheels with ops to test per architecture: not the core, not the meta-package, not the developer's tools.
 NO_OPS = frozenset({"turbo-core", "primus-turbo", "turbo-sim"})
 
+# The numbers of HIP kernels against float64: on a card, or on the simulator.
+NATIVE_NUMBERS = ["packages/turbo-norm-act/tests/test_native_rmsnorm.py"]
+
 FIND_DEVICES = """
 import torch
 from turbo_core import device_facts
@@ -93,10 +96,13 @@ def _has(arguments: list[str], *options: str) -> bool:
 
 @dataclass(frozen=True)
 class ArchPlan:
-    """What `nox -s test-<arch>` does on this machine: the line that says so, and (options, paths) of pytest runs."""
+    """What `nox -s test-<arch>` does on this machine: the line that says so, and the pytest runs.
+
+    A run is (options, paths, environment beside that of the plan).
+    """
 
     line: str
-    runs: list[tuple[list[str], list[str]]]
+    runs: list[tuple[list[str], list[str], dict[str, str]]]
     environment: dict[str, str]
 
 
@@ -107,6 +113,7 @@ def arch_plan(arch: str, found: list[Device], arguments: list[str] | None = None
     replace the choice.
     """
     options: list[str] = []
+    simulated: list[tuple[list[str], list[str], dict[str, str]]] = []
     cards = [index for index, device in enumerate(found) if device.arch == arch]
     if cards:
         count = f"{len(cards)} x " if len(cards) > 1 else ""
@@ -116,17 +123,23 @@ def arch_plan(arch: str, found: list[Device], arguments: list[str] | None = None
     else:
         here = ", ".join(sorted({f"{device.name} ({device.arch})" for device in found})) or "no GPU"
         line = (
-            f"{arch}: no such card here ({here}) and no simulator yet: the kernels are compiled for {arch} and "
-            f"audited, and the op tests run on the CPU, Triton's in its interpreter with the choices made for {arch}"
+            f"{arch}: no such card here ({here}): turbo-sim executes the wheels' HIP and Triton kernels as {arch} machine "
+            f"code on the CPU, every configuration is compiled for {arch} and audited, and the op tests run on the CPU, "
+            f"Triton's in its interpreter with the choices made for {arch}"
         )
+        compiled = {"TRITON_INTERPRET": "0"}  # the simulator runs compiled kernels
+        simulated = [
+            (["-k", arch], ["packages/turbo-sim/tests/simulated/test_wheels.py"], compiled),
+            (["--simulate", arch], NATIVE_NUMBERS, compiled),
+        ]
         options = ["-p", "tools.arch_plugin"]
         environment = {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "", "TURBO_TEST_ARCH": arch}
     if names_tests(arguments or []):
-        return ArchPlan(line, [(options, [])], environment)
+        return ArchPlan(line, [(options, [], {})], environment)
 
     folders = [wheel.path / "tests" for wheel in wheels() if wheel.name not in NO_OPS]
     audits = sorted(str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob("test_*audit*.py"))
     ops = [str(folder.relative_to(ROOT)) for folder in folders]
-    runs = [(["-k", arch], audits)] if audits else []
-    runs.append(([*options, *(f"--ignore={path}" for path in audits)], ops))
+    runs = [*simulated, *([(["-k", arch], audits, {})] if audits else [])]
+    runs.append(([*options, *(f"--ignore={path}" for path in audits)], ops, {}))
     return ArchPlan(line, runs, environment)

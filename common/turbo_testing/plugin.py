@@ -11,6 +11,7 @@ Markers
     dist                   the test runs several ranks (classes derived from torch's multi-process test cases count too)
     gpu(count=1)           needs that many GPUs, else it is skipped with the reason
     audit_full             the long half of the ahead-of-time compile audit: deselected unless -m names the marker
+    long_build             builds C++ for minutes: likewise
 
 Devices
     Worker gwN of `pytest -n` takes GPU N % count through HIP_VISIBLE_DEVICES (CUDA_VISIBLE_DEVICES on CUDA) before
@@ -38,7 +39,7 @@ import pytest
 from turbo_testing import devices, interpreter
 from turbo_testing.poison import poisoned_allocations  # noqa: F401  (a fixture)
 
-_OPT_IN_MARKERS = ("audit_full",)
+_OPT_IN_MARKERS = ("audit_full", "long_build")
 _DIST_BASES = {"MultiProcessTestCase", "MultiThreadedTestCase", "MultiProcContinuousTest", "MultiProcContinousTest"}
 _COUNT = pytest.StashKey[int]()
 _LEFT_OUT = pytest.StashKey["Counter[str]"]()
@@ -68,6 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "dist: runs several ranks (selected by --dist-only)",
         "gpu(count=1): needs that many GPUs, else skipped with the reason",
         "audit_full: the long half of the compile audit; deselected unless -m names it",
+        "long_build: builds C++ for minutes; deselected unless -m names it",
     ):
         config.addinivalue_line("markers", line)
     count = int(os.environ[devices.COUNT_VARIABLE])

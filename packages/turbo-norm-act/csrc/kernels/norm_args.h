@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// What the host launchers and the device code of RMSNorm and LayerNorm share: argument structs and the table of kernels.
+// What the host launchers and the device code of RMSNorm and LayerNorm share: argument structs, the table of kernels.
 //
 // A kernel takes one struct by value, so the struct is its argument segment byte for byte; plain C++, seen by both
 // compilers. The device sees pointers to global memory, the host plain ones.
@@ -77,8 +77,9 @@ static_assert(sizeof(NormForward) == 112 && sizeof(NormBackward) == 120 && sizeo
 
 // --- the table -------------------------------------------------------------------------------------------------------
 //
-// X(..., threads, chunks), behind what the user of the table names itself: kernels that keep a whole row in registers, `threads` work-items a row and `chunks` accesses of
-// 16 bytes each; a row of up to 16 * threads * chunks bytes fits. The launcher takes the first line that fits.
+// X(..., threads, chunks), where ... is what the table's user gives it: kernels that keep a whole row in registers,
+// `threads` work-items a row and `chunks` accesses of 16 bytes each; a row of up to 16 * threads * chunks bytes fits.
+// The launcher takes the first line that fits.
 //
 //    64: a wave a row, four rows a work-group: no LDS, no barrier, and small rows still fill the machine
 //   256: four waves, one on each SIMD of a compute unit; 2 to 4 chunks in flight a lane hide the latency of memory

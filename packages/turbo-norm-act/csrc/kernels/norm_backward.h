@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// RMSNorm and LayerNorm backward: dx with the direct gradient of s added, and the float32 partial sums of dgamma, dbeta.
+// RMSNorm and LayerNorm backward: dx with the direct gradient of s added, and float32 partial sums of dgamma, dbeta.
 //
 //   h  = (s - mean) * rstd, w = dy * (offset + gamma)              s [rows, dim]; mean, rstd [rows] of the forward
 //   dx = round((w - h * mean(w * h) - mean(w)) * rstd + ds)        [rows, dim], dtype of s; ds optional

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Sums by columns, for the gradients of a norm's parameters: a work-group has 64 columns (one wave wide, so a wave reads
-// 256 consecutive bytes of float32) and four waves, which share the terms of the sums.
+// Sums by columns, for the gradients of a norm's parameters: a work-group has 64 columns (one wave wide, so a wave
+// reads 256 consecutive bytes of float32) and four waves, which share the terms of the sums.
 #pragma once
 
 #include "norm_device.h"

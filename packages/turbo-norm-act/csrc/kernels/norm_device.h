@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Pieces that the forward and the backward kernels of RMSNorm and LayerNorm share. A template's `Center` says
-// which: LayerNorm subtracts the mean of the row and adds beta..
+// Pieces that the forward and the backward kernels of RMSNorm and LayerNorm share. A template's `Center` says which:
+// LayerNorm subtracts the mean of the row and adds beta.
 #pragma once
 
 #include "norm_args.h"

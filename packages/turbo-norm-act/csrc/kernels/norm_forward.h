@@ -48,7 +48,7 @@ TURBO_DEVICE void write_y(const NormForward &a, global<T> *y, int at, vec<T, N> 
   store<N>(y + at, from_float<T, N>(value));
 }
 
-// By the work-item that has the row's first element; `squares` is the row's sum of (s - mean)^2.
+// Returns rstd; `squares` is the row's sum of (s - mean)^2. The work-item with the row's first element writes.
 template <bool Center>
 TURBO_DEVICE float write_statistics(const NormForward &a, long long row, int thread, float mean, float squares) {
   const float rstd = rsqrt(squares / a.dim + a.eps);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// The second step of the gradients of a norm's parameters: dgamma[d] = round(sum over p of partial[p, d]), dbeta likewise.
+// The second step of the gradients of a norm's parameters: dgamma[d] = round(sum over p of partial[p, d]), and dbeta
+// likewise.
 #include "norm_columns.h"
 
 namespace turbo_norm_act {

@@ -31,7 +31,7 @@ def library() -> Path:
 
 
 class ForwardArguments(ctypes.Structure):
-    """turbo_rmsnorm_forward_args of turbo_norm_act.h."""
+    """turbo_norm_forward_args of turbo_norm_act.h."""
 
     _fields_ = [
         ("x", ctypes.c_void_p),
@@ -39,13 +39,16 @@ class ForwardArguments(ctypes.Structure):
         ("residual", ctypes.c_void_p),
         ("residual_stride", ctypes.c_int64),
         ("gamma", ctypes.c_void_p),
+        ("beta", ctypes.c_void_p),
         ("y", ctypes.c_void_p),
         ("s", ctypes.c_void_p),
+        ("mean", ctypes.c_void_p),
         ("rstd", ctypes.c_void_p),
         ("rows", ctypes.c_int64),
         ("dim", ctypes.c_int64),
         ("dtype", ctypes.c_int),
         ("gamma_dtype", ctypes.c_int),
+        ("beta_dtype", ctypes.c_int),
         ("eps", ctypes.c_float),
         ("zero_centered", ctypes.c_int),
     ]
@@ -298,7 +301,7 @@ def test_the_library_answers_without_torch():
     program = f"""
 import ctypes, sys
 native = ctypes.CDLL({str(library())!r})
-assert native.turbo_norm_act_abi_version() == 1
+assert native.turbo_norm_act_abi_version() == 2
 assert native.turbo_norm_act_check(0) == {NO_RUNTIME}
 mapped = open("/proc/self/maps").read()
 assert "torch" not in mapped and "amdhip" not in mapped

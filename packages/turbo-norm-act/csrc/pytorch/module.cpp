@@ -21,52 +21,61 @@ T *pointer(Address address) {
   return reinterpret_cast<T *>(address);
 }
 
-int rmsnorm_forward(Address x, int64_t x_stride, Address residual, int64_t residual_stride, Address gamma, Address y,
-                    Address s, Address rstd, int64_t rows, int64_t dim, int dtype, int gamma_dtype, float eps,
-                    bool zero_centered, int device, Address stream) {
-  const turbo_rmsnorm_forward_args args{pointer(x),
-                                        x_stride,
-                                        pointer(residual),
-                                        residual_stride,
-                                        pointer(gamma),
-                                        pointer(y),
-                                        pointer(s),
-                                        pointer<float>(rstd),
-                                        rows,
-                                        dim,
-                                        static_cast<turbo_dtype>(dtype),
-                                        static_cast<turbo_dtype>(gamma_dtype),
-                                        eps,
-                                        zero_centered};
-  return turbo_rmsnorm_forward(&args, device, pointer(stream));
+// Function is turbo_rmsnorm_forward or turbo_layernorm_forward.
+template <auto Function>
+int norm_forward(Address x, int64_t x_stride, Address residual, int64_t residual_stride, Address gamma, Address beta,
+                 Address y, Address s, Address mean, Address rstd, int64_t rows, int64_t dim, int dtype,
+                 int gamma_dtype, int beta_dtype, float eps, bool zero_centered, int device, Address stream) {
+  const turbo_norm_forward_args args{pointer(x),
+                                     x_stride,
+                                     pointer(residual),
+                                     residual_stride,
+                                     pointer(gamma),
+                                     pointer(beta),
+                                     pointer(y),
+                                     pointer(s),
+                                     pointer<float>(mean),
+                                     pointer<float>(rstd),
+                                     rows,
+                                     dim,
+                                     static_cast<turbo_dtype>(dtype),
+                                     static_cast<turbo_dtype>(gamma_dtype),
+                                     static_cast<turbo_dtype>(beta_dtype),
+                                     eps,
+                                     zero_centered};
+  return Function(&args, device, pointer(stream));
 }
 
-int rmsnorm_backward(Address dy, int64_t dy_stride, Address ds, int64_t ds_stride, Address s, int64_t s_stride,
-                     Address gamma, Address rstd, Address dx, Address dgamma, Address partial, int64_t partials,
-                     int64_t rows, int64_t dim, int dtype, int gamma_dtype, bool zero_centered, int device,
-                     Address stream) {
-  const turbo_rmsnorm_backward_args args{pointer(dy),
-                                         dy_stride,
-                                         pointer(ds),
-                                         ds_stride,
-                                         pointer(s),
-                                         s_stride,
-                                         pointer(gamma),
-                                         pointer<float>(rstd),
-                                         pointer(dx),
-                                         pointer(dgamma),
-                                         pointer<float>(partial),
-                                         partials,
-                                         rows,
-                                         dim,
-                                         static_cast<turbo_dtype>(dtype),
-                                         static_cast<turbo_dtype>(gamma_dtype),
-                                         zero_centered};
-  return turbo_rmsnorm_backward(&args, device, pointer(stream));
+template <auto Function>
+int norm_backward(Address dy, int64_t dy_stride, Address ds, int64_t ds_stride, Address s, int64_t s_stride,
+                  Address gamma, Address mean, Address rstd, Address dx, Address dgamma, Address dbeta, Address partial,
+                  int64_t partials, int64_t rows, int64_t dim, int dtype, int gamma_dtype, int beta_dtype,
+                  bool zero_centered, int device, Address stream) {
+  const turbo_norm_backward_args args{pointer(dy),
+                                      dy_stride,
+                                      pointer(ds),
+                                      ds_stride,
+                                      pointer(s),
+                                      s_stride,
+                                      pointer(gamma),
+                                      pointer<float>(mean),
+                                      pointer<float>(rstd),
+                                      pointer(dx),
+                                      pointer(dgamma),
+                                      pointer(dbeta),
+                                      pointer<float>(partial),
+                                      partials,
+                                      rows,
+                                      dim,
+                                      static_cast<turbo_dtype>(dtype),
+                                      static_cast<turbo_dtype>(gamma_dtype),
+                                      static_cast<turbo_dtype>(beta_dtype),
+                                      zero_centered};
+  return Function(&args, device, pointer(stream));
 }
 
-int64_t rmsnorm_backward_partials(int64_t rows, int64_t dim, int dtype) {
-  return turbo_rmsnorm_backward_partials(rows, dim, static_cast<turbo_dtype>(dtype));
+int64_t norm_backward_partials(int64_t rows, int64_t dim, int dtype) {
+  return turbo_norm_backward_partials(rows, dim, static_cast<turbo_dtype>(dtype));
 }
 
 int check(int device) { return turbo_norm_act_check(device); }
@@ -95,7 +104,9 @@ PYBIND11_MODULE(_C, m) {
   m.def("check", &check, release());
   m.def("device_arch", &device_arch, release());
   m.def("reset", &turbo_norm_act_reset, release());
-  m.def("rmsnorm_forward", &rmsnorm_forward, release());
-  m.def("rmsnorm_backward", &rmsnorm_backward, release());
-  m.def("rmsnorm_backward_partials", &rmsnorm_backward_partials);
+  m.def("rmsnorm_forward", &norm_forward<turbo_rmsnorm_forward>, release());
+  m.def("rmsnorm_backward", &norm_backward<turbo_rmsnorm_backward>, release());
+  m.def("layernorm_forward", &norm_forward<turbo_layernorm_forward>, release());
+  m.def("layernorm_backward", &norm_backward<turbo_layernorm_backward>, release());
+  m.def("norm_backward_partials", &norm_backward_partials);
 }

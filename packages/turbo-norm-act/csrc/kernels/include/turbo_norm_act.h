@@ -25,7 +25,7 @@ extern "C" {
 #define TURBO_NORM_ACT_API __attribute__((visibility("default")))
 
 /* Raised when a struct or the meaning of a function below changes. */
-#define TURBO_NORM_ACT_ABI_VERSION 1
+#define TURBO_NORM_ACT_ABI_VERSION 2
 TURBO_NORM_ACT_API int turbo_norm_act_abi_version(void);
 
 /* Text of this thread's last failure; valid until its next one. */
@@ -41,11 +41,12 @@ TURBO_NORM_ACT_API turbo_status turbo_norm_act_device_arch(int device, char *nam
  * or architecture behind a device index; not while a launch is under way. */
 TURBO_NORM_ACT_API void turbo_norm_act_reset(void);
 
-/* RMSNorm forward.
+/* RMSNorm and LayerNorm, forward.
  *
  *   s    = x + residual, rounded to dtype              (s is x when there is no residual)
- *   rstd = 1 / sqrt(mean(s^2) + eps)                   per row, float32
- *   y    = s * rstd * gamma                            rounded to dtype; gamma + 1 in place of gamma when zero_centered
+ *   mean = mean(s) of LayerNorm, 0 of RMSNorm          per row, float32
+ *   rstd = 1 / sqrt(mean((s - mean)^2) + eps)          per row, float32
+ *   y    = (s - mean) * rstd * gamma + beta            rounded to dtype; gamma + 1 in place of gamma when zero_centered
  *
  * Elements of a row are adjacent; strides from row to row are in elements and may be anything, 0 included. dim is at
  * most 2**29. Fastest when all pointers and strides are multiples of 16 bytes. */
@@ -55,26 +56,33 @@ typedef struct {
   const void *residual; /* [rows, dim] or NULL */
   int64_t residual_stride;
   const void *gamma; /* [dim] or NULL: no scaling, zero_centered is ignored */
+  const void *beta;  /* [dim] or NULL: nothing is added; RMSNorm: NULL */
   void *y;           /* [rows, dim], contiguous */
   void *s;           /* [rows, dim], contiguous; written only with a residual, else NULL */
+  float *mean;       /* [rows]; RMSNorm: NULL */
   float *rstd;       /* [rows] */
   int64_t rows;
   int64_t dim;
   turbo_dtype dtype;       /* of x, residual, y, s */
   turbo_dtype gamma_dtype; /* of gamma; any where gamma is NULL */
+  turbo_dtype beta_dtype;  /* of beta; any where beta is NULL */
   float eps;
   int zero_centered;
-} turbo_rmsnorm_forward_args;
+} turbo_norm_forward_args;
 
-TURBO_NORM_ACT_API turbo_status turbo_rmsnorm_forward(const turbo_rmsnorm_forward_args *args, int device, void *stream);
+TURBO_NORM_ACT_API turbo_status turbo_rmsnorm_forward(const turbo_norm_forward_args *args, int device, void *stream);
+TURBO_NORM_ACT_API turbo_status turbo_layernorm_forward(const turbo_norm_forward_args *args, int device, void *stream);
 
-/* RMSNorm backward. With h = s * rstd and w = dy * gamma (gamma + 1 when zero_centered):
+/* RMSNorm and LayerNorm, backward. With h = (s - mean) * rstd and w = dy * gamma (gamma + 1 when zero_centered):
  *
- *   dx     = (w - h * mean(w * h)) * rstd + ds         rounded to dtype; the gradient of x, and of residual
- *   dgamma = sum over rows of dy * h                   rounded to gamma_dtype
+ *   dx     = (w - h * mean(w * h) - mean(w)) * rstd + ds     rounded to dtype; the gradient of x, and of residual.
+ *                                                            RMSNorm: mean is 0, and mean(w) is not subtracted
+ *   dgamma = sum over rows of dy * h                         rounded to gamma_dtype
+ *   dbeta  = sum over rows of dy                             rounded to beta_dtype
  *
  * Sums are in float32 and in a fixed order: equal inputs give equal bits. `partial` is scratch memory of
- * turbo_rmsnorm_backward_partials(...) * dim floats, which need no clearing. */
+ * turbo_norm_backward_partials(...) * dim floats for dgamma and as many for dbeta, each only where it is wanted; they
+ * need no clearing. */
 typedef struct {
   const void *dy; /* [rows, dim] */
   int64_t dy_stride;
@@ -83,24 +91,28 @@ typedef struct {
   const void *s; /* [rows, dim], what the forward normalised */
   int64_t s_stride;
   const void *gamma; /* [dim] or NULL */
+  const float *mean; /* [rows], from the forward; RMSNorm: NULL */
   const float *rstd; /* [rows], from the forward */
   void *dx;          /* [rows, dim], contiguous */
-  void *dgamma;      /* [dim] or NULL: not wanted, then partial may be NULL too */
-  float *partial;
-  int64_t partials; /* lines in `partial`: what turbo_rmsnorm_backward_partials said */
+  void *dgamma;      /* [dim] or NULL: not wanted */
+  void *dbeta;       /* [dim] or NULL: not wanted; RMSNorm: NULL */
+  float *partial;    /* may be NULL where neither is wanted */
+  int64_t partials;  /* lines in `partial` for each of the two: what turbo_norm_backward_partials said */
   int64_t rows;
   int64_t dim;
   turbo_dtype dtype; /* of dy, ds, s, dx */
   turbo_dtype gamma_dtype;
+  turbo_dtype beta_dtype; /* of dbeta; any where dbeta is NULL */
   int zero_centered;
-} turbo_rmsnorm_backward_args;
+} turbo_norm_backward_args;
 
-TURBO_NORM_ACT_API turbo_status turbo_rmsnorm_backward(const turbo_rmsnorm_backward_args *args, int device,
-                                                       void *stream);
+TURBO_NORM_ACT_API turbo_status turbo_rmsnorm_backward(const turbo_norm_backward_args *args, int device, void *stream);
+TURBO_NORM_ACT_API turbo_status turbo_layernorm_backward(const turbo_norm_backward_args *args, int device,
+                                                         void *stream);
 
-/* Lines of `partial` that the backward needs. Depends on nothing but its arguments, so results do not depend on the
+/* Lines of `partial` that a backward needs. Depends on nothing but its arguments, so results do not depend on the
  * number of compute units either. */
-TURBO_NORM_ACT_API int64_t turbo_rmsnorm_backward_partials(int64_t rows, int64_t dim, turbo_dtype dtype);
+TURBO_NORM_ACT_API int64_t turbo_norm_backward_partials(int64_t rows, int64_t dim, turbo_dtype dtype);
 
 #ifdef __cplusplus
 }

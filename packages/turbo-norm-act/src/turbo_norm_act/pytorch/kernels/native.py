@@ -16,10 +16,12 @@ from typing import Any
 import torch
 
 from turbo_core import BackendUnavailableError, UnsupportedError, device_facts
+from turbo_norm_act.values import NormGradients, NormResult, Wanted
 
-__all__ = ["reset", "rmsnorm_backward", "rmsnorm_forward", "why_not"]
+__all__ = ["MAX_WIDTH", "norm_backward", "norm_forward", "reset", "why_not"]
 
 ARCHS = ("gfx942", "gfx950")
+MAX_WIDTH = 2**29  # of a row; kMaxDim in csrc/kernels/norm.cpp
 LIBRARY_VARIABLE = "TURBO_HIP_LIBRARY"
 
 _extension: ModuleType | None = None
@@ -135,6 +137,13 @@ def _vector(name: str, tensor: torch.Tensor, size: int, device: torch.device) ->
     return tensor.contiguous()
 
 
+def _statistic(name: str, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """mean or rstd of the rows of ``like``."""
+    if tensor.dtype != torch.float32:
+        raise UnsupportedError(f"{name}.dtype={tensor.dtype}: torch.float32 is needed")
+    return _vector(name, tensor, like.shape[0], like.device)
+
+
 def _address(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
@@ -148,12 +157,20 @@ def _empty(like: torch.Tensor) -> torch.Tensor:
     return torch.empty(like.shape, dtype=like.dtype, device=like.device)
 
 
-def rmsnorm_forward(
-    x: torch.Tensor, residual: torch.Tensor | None, gamma: torch.Tensor | None, eps: float, zero_centered: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """y, s and rstd of x [rows, D]: s = x + residual (x itself without one), rstd float32 [rows], y = s rstd gamma.
+def norm_forward(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    gamma: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    eps: float,
+    *,
+    center: bool,
+    zero_centered: bool,
+) -> NormResult:
+    """y, s, mean and rstd of x [rows, D]: LayerNorm with ``center``, else RMSNorm, which has no mean and no beta.
 
-    Any row strides; gamma [D] of its own dtype, or None. y, s and rstd are new and contiguous.
+    s = x + residual (None without one); mean and rstd float32 [rows]; y = (s - mean) rstd gamma + beta. Any row
+    strides; gamma and beta [D] of their own dtypes, or None. What is returned is new and contiguous.
     """
     rows, dim = x.shape
     x = _matrix("x", x, x)
@@ -161,50 +178,60 @@ def rmsnorm_forward(
         residual = _matrix("residual", residual, x)
     if gamma is not None:
         gamma = _vector("gamma", gamma, dim, x.device)
+    if beta is not None:
+        beta = _vector("beta", beta, dim, x.device)
     code = _code("x", x)
     gamma_code = 0 if gamma is None else _code("gamma", gamma)
+    beta_code = 0 if beta is None else _code("beta", beta)
     y = _empty(x)
     s = None if residual is None else _empty(x)
     rstd = torch.empty((rows,), dtype=torch.float32, device=x.device)
+    mean = torch.empty_like(rstd) if center else None
     if y.numel() == 0:
-        return y, x if s is None else s, rstd.zero_()
+        return NormResult(y, s, None if mean is None else mean.zero_(), rstd.zero_())
     index, stream = _where(x)
-    status = _load().rmsnorm_forward(
+    extension = _load()
+    run = extension.layernorm_forward if center else extension.rmsnorm_forward
+    status = run(
         x.data_ptr(),
         _row_stride(x),
         _address(residual),
         _row_stride(residual),
         _address(gamma),
+        _address(beta),
         y.data_ptr(),
         _address(s),
+        _address(mean),
         rstd.data_ptr(),
         rows,
         dim,
         code,
         gamma_code,
+        beta_code,
         eps,
         zero_centered,
         index,
         stream,
     )
     _checked(status)
-    return y, x if s is None else s, rstd
+    return NormResult(y, s, mean, rstd)
 
 
-def rmsnorm_backward(
+def norm_backward(
     dy: torch.Tensor,
     ds: torch.Tensor | None,
     s: torch.Tensor,
     gamma: torch.Tensor | None,
+    mean: torch.Tensor | None,
     rstd: torch.Tensor,
-    zero_centered: bool,
     *,
-    want_dgamma: bool = True,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """dx (the gradient of x, and of residual) and dgamma for the y of `rmsnorm_forward`.
+    zero_centered: bool,
+    wanted: Wanted,
+) -> NormGradients:
+    """dx (the gradient of x, and of residual), dgamma and dbeta for the y of `norm_forward`; mean: LayerNorm.
 
-    ds is the gradient that reaches s directly, or None. dgamma has gamma's dtype; it is None when gamma is None or
-    when it is not wanted. Equal inputs give equal bits.
+    ds is the gradient that reaches s directly, or None. dgamma has gamma's dtype. What is not ``wanted`` is None (dx is
+    computed all the same). Equal inputs give equal bits.
     """
     rows, dim = s.shape
     s = _matrix("s", s, s)
@@ -213,22 +240,31 @@ def rmsnorm_backward(
         ds = _matrix("ds", ds, s)
     if gamma is not None:
         gamma = _vector("gamma", gamma, dim, s.device)
-    rstd = _vector("rstd", rstd, rows, s.device)
-    if rstd.dtype != torch.float32:
-        raise UnsupportedError(f"rstd.dtype={rstd.dtype}: torch.float32 is needed")
+    if wanted.dgamma is not None and (gamma is None or gamma.dtype != wanted.dgamma):
+        has = "there is no gamma" if gamma is None else f"gamma is {gamma.dtype}"
+        raise UnsupportedError(f"dgamma of {wanted.dgamma} is wanted, but {has}")
+    mean = None if mean is None else _statistic("mean", mean, s)
+    rstd = _statistic("rstd", rstd, s)
     code = _code("s", s)
     gamma_code = 0 if gamma is None else _code("gamma", gamma)
     dx = _empty(s)
-    dgamma = None if gamma is None or not want_dgamma else torch.empty_like(gamma)
+    dgamma, dbeta = (
+        None if dtype is None else torch.empty((dim,), dtype=dtype, device=s.device) for dtype in wanted[1:]
+    )
+    beta_code = 0 if dbeta is None else _code("dbeta", dbeta)
+    gradients = [gradient for gradient in (dgamma, dbeta) if gradient is not None]
     if dx.numel() == 0:
-        return dx, None if dgamma is None else dgamma.zero_()
+        for gradient in gradients:
+            gradient.zero_()
+        return NormGradients(dx if wanted.dx else None, dgamma, dbeta)
     extension = _load()
     partials, partial = 0, None
-    if dgamma is not None:
-        partials = extension.rmsnorm_backward_partials(rows, dim, code)
-        partial = torch.empty((partials, dim), dtype=torch.float32, device=s.device)
+    if gradients:
+        partials = extension.norm_backward_partials(rows, dim, code)
+        partial = torch.empty((len(gradients), partials, dim), dtype=torch.float32, device=s.device)
     index, stream = _where(s)
-    status = extension.rmsnorm_backward(
+    run = extension.rmsnorm_backward if mean is None else extension.layernorm_backward
+    status = run(
         dy.data_ptr(),
         _row_stride(dy),
         _address(ds),
@@ -236,18 +272,21 @@ def rmsnorm_backward(
         s.data_ptr(),
         _row_stride(s),
         _address(gamma),
+        _address(mean),
         rstd.data_ptr(),
         dx.data_ptr(),
         _address(dgamma),
+        _address(dbeta),
         _address(partial),
         partials,
         rows,
         dim,
         code,
         gamma_code,
+        beta_code,
         zero_centered,
         index,
         stream,
     )
     _checked(status)
-    return dx, dgamma
+    return NormGradients(dx if wanted.dx else None, dgamma, dbeta)

@@ -69,10 +69,10 @@ class TurboBackend(KernelBackend):
 
     @classmethod
     def why_not(cls, call: Call) -> str | None:
-        if call.center:
-            return "layernorm has no HIP kernel; Triton has one"
         from turbo_norm_act.pytorch.kernels import native
 
+        if call.data.shape[1] > native.MAX_WIDTH:
+            return f"D={call.data.shape[1]}; up to {native.MAX_WIDTH} is accepted"
         return native.why_not(call.data.device)
 
     @classmethod
@@ -80,12 +80,10 @@ class TurboBackend(KernelBackend):
         from turbo_norm_act.pytorch.kernels import native
 
         if isinstance(call, NormForward):
-            y, s, rstd = native.rmsnorm_forward(call.x, call.residual, call.gamma, call.eps, call.zero_centered)
-            return NormResult(y, None if call.residual is None else s, None, rstd)
-        dy, ds, s, gamma, _, rstd, zero_centered, wanted = call
-        want_dgamma = wanted.dgamma is not None
-        dx, dgamma = native.rmsnorm_backward(dy, ds, s, gamma, rstd, zero_centered, want_dgamma=want_dgamma)
-        return NormGradients(dx if wanted.dx else None, dgamma, None)
+            x, residual, gamma, beta, eps, zero_centered, center = call
+            return native.norm_forward(x, residual, gamma, beta, eps, center=center, zero_centered=zero_centered)
+        dy, ds, s, gamma, mean, rstd, zero_centered, wanted = call
+        return native.norm_backward(dy, ds, s, gamma, mean, rstd, zero_centered=zero_centered, wanted=wanted)
 
 
 class TritonBackend(KernelBackend):
@@ -141,11 +139,11 @@ class NormDispatcher(AutoKernelDispatcher):
 
     @classmethod
     def default_backend(cls, call: Call) -> BackendType:
-        """HIP for RMSNorm on the Instinct GPUs, Triton on other GPUs and for LayerNorm, plain torch on a CPU."""
+        """HIP on the Instinct GPUs, Triton on other GPUs, plain torch on a CPU."""
         facts = device_facts(call.data.device)
         if facts.vendor == "cpu":
             return BackendType.TORCH
-        return BackendType.TURBO if facts.arch in HIP_ARCHS and not call.center else BackendType.TRITON
+        return BackendType.TURBO if facts.arch in HIP_ARCHS else BackendType.TRITON
 
     @classmethod
     def make_key(cls, call: Call) -> Hashable:

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
-// Pieces that the forward and the backward kernels of RMSNorm share.
+// Pieces that the forward and the backward kernels of RMSNorm and LayerNorm share. A template's `Center` says which:
+// LayerNorm subtracts the mean of the row and adds beta.
 #pragma once
 
-#include "rmsnorm_args.h"
+#include "norm_args.h"
 #include "turbo/abi.h"
 #include "turbo/vec.h"
 #include "turbo/wave.h"
@@ -11,6 +12,9 @@
 namespace turbo_norm_act {
 
 using namespace turbo;
+
+// TURBO_DEVICE of a member function.
+#define TURBO_MEMBER __device__ __attribute__((always_inline))
 
 // Work-groups of 256 hold four rows when a row has one wave, else a work-group has one row.
 template <int RowThreads>
@@ -28,6 +32,14 @@ template <int RowThreads>
 TURBO_DEVICE long long first_row() {
   return RowThreads == kWaveSize ? (long long)block_index() * kRowsPerWaveBlock + wave_index()
                                  : (long long)block_index();
+}
+
+// thread_in_row for one row. To LayerNorm's kernels it is a new value in each row: what follows from it, such as the
+// addresses of gamma and beta in each type and chunk, would else be kept in registers from row to row, and spill.
+template <bool Center>
+TURBO_DEVICE int thread_of_row(int thread) {
+  if constexpr (Center) asm volatile("" : "+v"(thread));
+  return thread;
 }
 
 template <int RowThreads>
@@ -64,23 +76,25 @@ TURBO_DEVICE void store_floats(global<float> *p, vec<float, N> x) {
   }
 }
 
-// gamma[at .. at+N) as the factor that it is. Its type is an argument, not a template parameter: the branch is scalar
-// and costs nothing beside a load, and the number of kernels stays a fourth.
+// gamma or beta at [at .. at+N). Its type is an argument, not a template parameter: the branch is scalar and costs
+// nothing beside a load, and the number of kernels stays a fourth.
+template <int N>
+TURBO_DEVICE vec<float, N> parameter(global<const void> *values, int type, int at) {
+  if (type == TURBO_BFLOAT16) return load_as_float<N, bf16>(values, at);
+  if (type == TURBO_FLOAT16) return load_as_float<N, fp16>(values, at);
+  if constexpr (N == 8) {  // 32 bytes: two accesses
+    const auto *p = (global<const float> *)values + at;
+    return __builtin_shufflevector(load<4>(p), load<4>(p + 4), 0, 1, 2, 3, 4, 5, 6, 7);
+  } else {
+    return load<N>((global<const float> *)values + at);
+  }
+}
+
+// The factor that gamma[at .. at+N) is.
 template <int N>
 TURBO_DEVICE vec<float, N> gamma_factor(global<const void> *gamma, int type, float offset, int at) {
   if (gamma == nullptr) return vec<float, N>(1.0f);
-  vec<float, N> g;
-  if (type == TURBO_BFLOAT16) {
-    g = load_as_float<N, bf16>(gamma, at);
-  } else if (type == TURBO_FLOAT16) {
-    g = load_as_float<N, fp16>(gamma, at);
-  } else if constexpr (N == 8) {  // 32 bytes: two accesses
-    const auto *p = (global<const float> *)gamma + at;
-    g = __builtin_shufflevector(load<4>(p), load<4>(p + 4), 0, 1, 2, 3, 4, 5, 6, 7);
-  } else {
-    g = load<N>((global<const float> *)gamma + at);
-  }
-  return g + offset;
+  return parameter<N>(gamma, type, at) + offset;
 }
 
 }  // namespace turbo_norm_act

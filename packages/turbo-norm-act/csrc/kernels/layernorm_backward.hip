@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: MIT
+#include "norm_backward.h"
+
+TURBO_NORM_BACKWARD_OF_TYPE(layernorm, true, bf16, bf16, TURBO_LAYERNORM_16_BACKWARD_TABLE)
+TURBO_NORM_BACKWARD_OF_TYPE(layernorm, true, fp16, fp16, TURBO_LAYERNORM_16_BACKWARD_TABLE)
+TURBO_NORM_BACKWARD_OF_TYPE(layernorm, true, fp32, float, TURBO_LAYERNORM_32_BACKWARD_TABLE)

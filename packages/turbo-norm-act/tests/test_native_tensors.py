@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: MIT
+"""native.py: tensors become addresses and statuses errors; what it launches, as a HIP library recorded it."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from turbo_testing.fake_hip import fake_hip, fake_hip_library  # noqa: F401
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+_C = pytest.importorskip("turbo_norm_act.pytorch._C", reason="turbo-norm-act is not built (pip install -e)")
+
+from turbo_core import BackendType, BackendUnavailableError, UnsupportedError, simulated_arch  # noqa: E402
+from turbo_norm_act.pytorch.kernels import native, norm_impl  # noqa: E402
+from turbo_norm_act.values import Wanted  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def forget_hip(fake_hip):  # noqa: F811
+    native.reset()
+    _C.reset()
+    yield
+    native.reset()
+    _C.reset()
+
+
+def forward(x, residual=None, gamma=None, beta=None, center=False):
+    return native.norm_forward(x, residual, gamma, beta, 1e-5, center=center, zero_centered=False)
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_tensors_become_addresses(fake_hip, arch):  # noqa: F811
+    fake_hip.set_arch(0, arch)
+    x = torch.zeros(6, 4096, dtype=torch.bfloat16)[::2]
+    residual = torch.zeros(3, 4096, dtype=torch.bfloat16)
+    gamma = torch.zeros(4096)
+    with simulated_arch(arch):
+        assert native.why_not(x.device) is None
+        y, s, mean, rstd = native.norm_forward(x, residual, gamma, None, 1e-5, center=False, zero_centered=True)
+    (launch,) = fake_hip.launches
+    assert launch.arguments == struct.pack(
+        "<6Q3q2i2fIi2Q",
+        *(t.data_ptr() for t in (x, residual, gamma, y, s, rstd)),
+        *(3, 8192, 4096),
+        *(4096, _C.FLOAT32),
+        *(1e-5, 1.0),
+        *(3, 0),
+        *(0, 0),
+    )
+    assert mean is None
+    assert (y.shape, y.dtype, s.dtype, rstd.dtype, rstd.shape) == (x.shape, x.dtype, x.dtype, torch.float32, (3,))
+
+
+def test_one_row_needs_no_aligned_stride(fake_hip):  # noqa: F811
+    x = torch.zeros(1, 4097, dtype=torch.bfloat16)[:, :4096]
+    with simulated_arch("gfx942"):
+        assert forward(x).s is None
+    assert fake_hip.launches[0].kernel == "rmsnorm_forward_bf16_256x2"
+
+
+def test_backward_of_tensors(fake_hip):  # noqa: F811
+    s = torch.zeros(3, 64)
+    gamma = torch.zeros(64, dtype=torch.float16)
+    dy = torch.zeros(()).expand(3, 64)  # what out.sum().backward() hands over
+    rows = torch.zeros(3)
+
+    def backward(ds, gamma, mean, *wanted):
+        return native.norm_backward(dy, ds, s, gamma, mean, rows, zero_centered=False, wanted=Wanted(*wanted))
+
+    with simulated_arch("gfx942"):
+        dx, dgamma, dbeta = backward(None, gamma, None, True, torch.float16, None)
+        assert (dx.shape, dgamma.shape, dgamma.dtype, dbeta) == (s.shape, gamma.shape, gamma.dtype, None)
+        assert [launch.kernel for launch in fake_hip.launches] == ["rmsnorm_backward_fp32_64x1", "norm_parameter_sum"]
+        assert backward(s, gamma, None, True, None, None)[1:] == (None, None)
+        assert backward(s, None, None, False, None, None) == (None, None, None)
+        assert len(fake_hip.launches) == 4
+        _, dgamma, dbeta = backward(None, None, rows, True, None, torch.bfloat16)
+        assert (dgamma, dbeta.dtype, dbeta.shape) == (None, torch.bfloat16, (64,))
+        *_, first, second = fake_hip.launches
+        assert (first.kernel, second.kernel) == ("layernorm_backward_fp32_64x1", "norm_parameter_sum")
+        with pytest.raises(UnsupportedError, match="dgamma of torch.float32 is wanted, but gamma is torch.float16"):
+            backward(None, gamma, None, True, torch.float32, None)
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_empty_tensors_launch_nothing(fake_hip, center):  # noqa: F811
+    with simulated_arch("gfx942"):
+        for shape in ((0, 64), (3, 0)):
+            x = torch.zeros(shape)
+            gamma = torch.zeros(shape[1])
+            y, _, mean, rstd = forward(x, gamma=gamma, center=center)
+            wanted = Wanted(True, torch.float32, torch.float32)
+            dx, dgamma, dbeta = native.norm_backward(y, None, x, gamma, mean, rstd, zero_centered=False, wanted=wanted)
+            assert (y.shape, dx.shape, rstd.shape) == (shape, shape, shape[:1])
+            assert torch.equal(dgamma, gamma) and torch.equal(dbeta, gamma)
+    assert fake_hip.launches == []
+
+
+@pytest.mark.parametrize(
+    "change, text",
+    [
+        (dict(residual=torch.zeros(2, 64)), r"residual is \(2, 64\)"),
+        (dict(residual=torch.zeros(3, 64, dtype=torch.float64)), "torch.float64 on cpu; .*float32 on cpu is needed"),
+        (dict(gamma=torch.zeros(65)), r"gamma is \(65,\)"),
+        (dict(beta=torch.zeros(64).double(), center=True), "beta.dtype=torch.float64"),
+        (dict(beta=torch.zeros(64)), "rmsnorm_forward: there is no beta"),
+        (dict(x=torch.zeros(3, 64, dtype=torch.int32)), "x.dtype=torch.int32: accepted are"),
+    ],
+    ids=["shape", "dtype", "gamma", "beta", "no_beta", "integers"],
+)
+def test_tensors_that_do_not_fit(fake_hip, change, text):  # noqa: F811
+    arguments = dict(x=torch.zeros(3, 64), residual=None, gamma=torch.zeros(64)) | change
+    with simulated_arch("gfx942"), pytest.raises(UnsupportedError, match=text):
+        forward(**arguments)
+    assert fake_hip.launches == []
+
+
+def test_a_failed_launch_is_an_error(fake_hip):  # noqa: F811
+    fake_hip.fail("hipModuleLaunchKernel", 719)
+    with simulated_arch("gfx942"), pytest.raises(RuntimeError) as caught:
+        forward(torch.zeros(9, 64))
+    text = str(caught.value)
+    assert "hipModuleLaunchKernel of rmsnorm_forward_fp32_64x1 on device 0 (gfx942), 3 x 1 work-groups of 256" in text
+    assert "unspecified launch failure (hipError_t 719)" in text
+    assert fake_hip.last_error == 0, "HIP's own last error would surface at somebody else's next check"
+
+
+# --- may it run -------------------------------------------------------------------------------------------------------
+
+
+def test_why_not(fake_hip, monkeypatch):  # noqa: F811
+    cpu = torch.device("cpu")
+    assert native.why_not(cpu) == "the HIP kernels are for gfx942 and gfx950; cpu is cpu"
+    with simulated_arch("gfx942"):
+        assert native.why_not(cpu) is None
+    with simulated_arch("gfx950"):
+        assert native.why_not(cpu) == "the HIP library reports gfx942 for device 0, torch gfx950"
+        fake_hip.set_arch(0, "gfx950")
+        native.reset()
+        assert native.why_not(cpu) is None
+        monkeypatch.delenv("TURBO_HIP_LIBRARY")
+        assert "no simulator is active (TURBO_HIP_LIBRARY is not set)" in native.why_not(cpu)
+        monkeypatch.setenv("TURBO_HIP_LIBRARY", "/nowhere/libamdhip64.so")
+        assert "/nowhere/libamdhip64.so" in native.why_not(cpu)
+        with pytest.raises(BackendUnavailableError, match="nowhere"):
+            forward(torch.zeros(9, 64))
+
+
+def test_a_simulator_may_change_its_architecture(fake_hip):  # noqa: F811
+    for arch in ("gfx942", "gfx950", "gfx942"):
+        fake_hip.set_arch(0, arch)
+        with simulated_arch(arch):
+            assert native.why_not(torch.device("cpu")) is None
+            forward(torch.zeros(9, 64))
+    assert len(fake_hip.loaded) == 3
+
+
+def test_the_backend_refuses_what_the_kernels_do(fake_hip):  # noqa: F811
+    """Both limits are known before a launch: the width of a row, and then what native.why_not says."""
+    backend = norm_impl.NormDispatcher.backends[BackendType.TURBO]
+    for center in (False, True):
+        call = norm_impl.NormForward(torch.zeros(1).expand(1, 2**29 + 1), None, None, None, 1e-5, False, center)
+        with simulated_arch("gfx942"):
+            assert backend.why_not(call) == "D=536870913; up to 536870912 is accepted"
+            narrow = call._replace(x=call.x[:, : 2**29])
+            assert backend.why_not(narrow) is None
+            assert norm_impl.NormDispatcher.default_backend(narrow) is BackendType.TURBO
+        assert "cpu is cpu" in backend.why_not(narrow)

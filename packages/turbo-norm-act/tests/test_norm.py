@@ -26,11 +26,6 @@ def backend(request, device):
     return request.param
 
 
-def skip_without_kernel(backend, kind):
-    if backend == "TURBO" and kind == "layernorm":
-        pytest.skip("layernorm has no HIP kernel")
-
-
 def apply(kind, x, residual, gamma, beta, eps=1e-5):
     """(y, s or None) of the public function."""
     if kind == "residual":
@@ -97,7 +92,6 @@ def check(kind, x, residual, gamma, beta, eps=1e-5, grad=None, grad_s=None):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows, D", NORMS)
 def test_shapes(backend, device, poisoned_allocations, kind, rows, D):
-    skip_without_kernel(backend, kind)
     dtype = cases.DTYPES[(rows + D) % 3]
     # one element is its own mean: rstd is eps^-1/2, and it magnifies the rounding of a difference that is exactly 0
     eps = 1e-2 if kind == "layernorm" and D == 1 else 1e-5
@@ -108,13 +102,11 @@ def test_shapes(backend, device, poisoned_allocations, kind, rows, D):
 @pytest.mark.parametrize("param_dtype", cases.DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ["residual", "layernorm"])
 def test_dtypes(backend, device, kind, dtype, param_dtype):
-    skip_without_kernel(backend, kind)
     check(kind, *draw(kind, 6, 136, dtype, device, param_dtype))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_weights(backend, device, kind):
-    skip_without_kernel(backend, kind)
     x, residual, _, _ = draw(kind, 5, 96, torch.float32, device)
     check(kind, x, residual, None, None)
 
@@ -129,7 +121,6 @@ def test_layernorm_with_one_of_the_two(device, which):
 @pytest.mark.parametrize("eps", [0.0, 1e-6, 0.5, 1])
 @pytest.mark.parametrize("kind", ["rmsnorm", "layernorm"])
 def test_eps(backend, device, kind, eps):
-    skip_without_kernel(backend, kind)
     x, _, gamma, beta = draw(kind, 4, 40, torch.float32, device)
     small = (x.detach() * 1e-3).requires_grad_()
     check(kind, x, None, gamma, beta, eps=eps)
@@ -140,7 +131,6 @@ def test_eps(backend, device, kind, eps):
 @pytest.mark.parametrize("shape", [(0, 64), (3, 0), (0, 0), (2, 0, 5), (64,), (2, 3, 1, 40)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_leading_dimensions_and_zero_sizes(backend, device, kind, shape):
-    skip_without_kernel(backend, kind)
     x, residual, gamma, beta = draw(kind, 1, shape[-1], torch.float32, device)
     x = torch.randn(shape, device=device, requires_grad=True)
     residual = torch.randn(shape, device=device, requires_grad=True) if kind == "residual" else None
@@ -152,7 +142,6 @@ def test_leading_dimensions_and_zero_sizes(backend, device, kind, shape):
 @pytest.mark.parametrize("kind", ["residual", "layernorm"])
 @pytest.mark.parametrize("view", ["rows", "columns", "transposed", "offset", "expanded"])
 def test_strided_inputs(backend, device, kind, view):
-    skip_without_kernel(backend, kind)
 
     def strided(rows, D):
         base = torch.randn(2 * max(rows, D) + 8, 2 * max(rows, D) + 8, device=device).bfloat16()
@@ -222,7 +211,6 @@ def test_only_what_is_wanted(device, wanted):
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("kind", ["rmsnorm", "layernorm"])
 def test_nan_and_inf_stay_in_their_row(backend, device, kind, value):
-    skip_without_kernel(backend, kind)
     x, _, gamma, beta = draw(kind, 5, 70, torch.float32, device)
     bad = x.detach().clone()
     bad[2, 33] = value
@@ -239,7 +227,6 @@ def test_nan_and_inf_stay_in_their_row(backend, device, kind, value):
 @pytest.mark.deterministic
 @pytest.mark.parametrize("kind", ["residual", "layernorm"])
 def test_bit_equal_repeats(backend, device, kind):
-    skip_without_kernel(backend, kind)
     rows, D = (4096, 4096) if GPU else (70, 600)
     inputs = draw(kind, rows, D, torch.bfloat16, device)
     grad, grad_s = torch.randn(2, rows, D, device=device).bfloat16()

@@ -182,6 +182,7 @@ Instruction decode_one(Arch arch, const uint8_t *p, size_t avail) {
     case 0x36: // 110110 DS
     case 0x37: // 110111 FLAT, GLOBAL, SCRATCH
     case 0x38: // 111000 MUBUF
+    case 0x3a: // 111010 MTBUF
       decode_memory(arch, words, i);
       break;
     default: {

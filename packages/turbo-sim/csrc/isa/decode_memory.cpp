@@ -74,6 +74,28 @@ void decode_mubuf(Arch arch, const Words &words, Instruction &i) {
   if (i.src[2].kind == Kind::Literal) throw DecodeError("literal as soffset");
 }
 
+/// Typed buffer access: decoded so that it can be named, not executed.
+void decode_mtbuf(Arch arch, const Words &words, Instruction &i) {
+  const uint32_t w = words.w[0], x = words.w[1];
+  look_up(arch, i, Format::MTBUF, bits(w, 15, 4));
+  const OpInfo &info = op_info(i.op);
+  i.offset = int32_t(bits(w, 0, 12));
+  i.offen = bits(w, 12, 1);
+  i.idxen = bits(w, 13, 1);
+  i.sc0 = bits(w, 14, 1);
+  i.imm = int32_t(bits(w, 19, 7)); // data format, number format << 4
+  i.sc1 = bits(x, 21, 1);
+  i.nt = bits(x, 22, 1);
+  const bool acc = bits(x, 23, 1);
+  const unsigned data = bits(x, 8, 8), address_dwords = unsigned(i.offen) + unsigned(i.idxen);
+  if (info.types[0].dwords) i.dst = vector_operand(data, info.types[0], acc);
+  if (info.types[3].dwords) i.src[3] = vector_operand(data, info.types[3], acc);
+  if (address_dwords) i.src[0] = vector_operand(bits(x, 0, 8), {Type::B32, uint8_t(address_dwords)});
+  i.src[1] = scalar_operand(bits(x, 16, 5) << 2, 4);
+  i.src[2] = decode_source(bits(x, 24, 8), {Type::B32, 1}, words, 4);
+  if (i.src[2].kind == Kind::Literal) throw DecodeError("literal as soffset");
+}
+
 void decode_flat(Arch arch, const Words &words, Instruction &i) {
   const uint32_t w = words.w[0], x = words.w[1];
   static const Format kSegment[] = {Format::FLAT, Format::SCRATCH, Format::GLOBAL, Format::Invalid};
@@ -108,6 +130,7 @@ void decode_memory(Arch arch, const Words &words, Instruction &i) {
   case 0x30: return decode_smem(arch, words, i);
   case 0x36: return decode_ds(arch, words, i);
   case 0x37: return decode_flat(arch, words, i);
+  case 0x3a: return decode_mtbuf(arch, words, i);
   default: return decode_mubuf(arch, words, i);
   }
 }

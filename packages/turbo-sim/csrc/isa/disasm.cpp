@@ -225,6 +225,7 @@ std::string mubuf(const Instruction &i) {
   list.add(i.src[1]);
   list.add(i.src[2]);
   std::string s = list.text;
+  if (i.format == Format::MTBUF) s += format_text(unsigned(i.imm));
   if (i.idxen) s += " idxen";
   if (i.offen) s += " offen";
   return name + " " + s + offset_text(i.offset) + cache_bits(i) + (i.lds ? " lds" : "");
@@ -253,7 +254,8 @@ std::string disassemble(Arch, const Instruction &i) {
   case Format::MFMA: return mfma(i);
   case Format::SMEM: return smem(i);
   case Format::DS: return ds(i);
-  case Format::MUBUF: return mubuf(i);
+  case Format::MUBUF:
+  case Format::MTBUF: return mubuf(i);
   case Format::FLAT:
   case Format::GLOBAL:
   case Format::SCRATCH: return flat(i);

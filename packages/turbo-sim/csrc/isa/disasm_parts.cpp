@@ -166,6 +166,17 @@ std::string sendmsg_text(unsigned imm) {
   return std::to_string(imm);
 }
 
+std::string format_text(unsigned formats) {
+  static const char *const kData[] = {"INVALID", "8", "16", "8_8", "32", "16_16", "10_11_11", "11_11_10", "10_10_10_2", "2_10_10_10",
+                                      "8_8_8_8", "32_32", "16_16_16_16", "32_32_32", "32_32_32_32", "RESERVED_15"};
+  static const char *const kNumber[] = {"UNORM", "SNORM", "USCALED", "SSCALED", "UINT", "SINT", "RESERVED_6", "FLOAT"};
+  const unsigned data = formats & 15, number = formats >> 4 & 7;
+  std::string s; // 8-bit and UNORM are what is left out
+  if (data != 1) s = std::string("BUF_DATA_FORMAT_") + kData[data];
+  if (number) s += std::string(s.empty() ? "" : ",") + "BUF_NUM_FORMAT_" + kNumber[number];
+  return s.empty() ? s : " format:[" + s + "]";
+}
+
 std::string gpr_idx_text(unsigned bits) {
   static const char *const kNames[] = {"SRC0", "SRC1", "SRC2", "DST"};
   std::string s;

@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from turbo_sim.testing import native
 
 TOOLS = Path(__file__).parents[1] / "tools"
@@ -27,7 +28,9 @@ def llvm(tool: str) -> str | None:
     return shutil.which(f"{tool}-22") or shutil.which(tool)
 
 
-needs_llvm = pytest.mark.skipif(not (llvm("llvm-objdump") and llvm("llvm-mc")), reason="no LLVM 22 tools (apt install llvm-22)")
+needs_llvm = pytest.mark.skipif(
+    not (llvm("llvm-objdump") and llvm("llvm-mc")), reason="no LLVM 22 tools (apt install llvm-22)"
+)
 
 
 def text_section(data: bytes) -> tuple[int, bytes]:
@@ -74,7 +77,14 @@ def enumerator():
 
 
 # Opcodes that no compiler emits, and whose operands our text shows in another way. None has a handler.
-NOT_COMPARED = ("s_cbranch_g_fork", "s_rfe_restore_b64", "s_sendmsg", "s_set_gpr_idx_on", "s_atc_probe", "ds_write_addtid_b32")
+NOT_COMPARED = (
+    "s_cbranch_g_fork",
+    "s_rfe_restore_b64",
+    "s_sendmsg",
+    "s_set_gpr_idx_on",
+    "s_atc_probe",
+    "ds_write_addtid_b32",
+)
 
 
 @needs_llvm
@@ -175,8 +185,12 @@ v_permlane32_swap_b32_e32 v0, v1
 def test_modifiers(arch: str) -> None:
     """Text with every kind of modifier: assembled by llvm-mc, decoded by us, the same text again."""
     lines = [s for s in (MODIFIERS + (MODIFIERS_950 if arch == "gfx950" else "")).splitlines() if s]
-    run = subprocess.run([llvm("llvm-mc"), "-triple=amdgcn", f"-mcpu={arch}", "-show-encoding"], input="\n".join(lines),
-                         capture_output=True, text=True)
+    run = subprocess.run(
+        [llvm("llvm-mc"), "-triple=amdgcn", f"-mcpu={arch}", "-show-encoding"],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+    )
     assert run.returncode == 0, run.stderr
     got = []
     for encoding in re.findall(r"encoding: \[([^\]]*)\]", run.stdout):
@@ -197,7 +211,7 @@ def test_gfx950_only_opcodes_are_unknown_on_gfx942() -> None:
     assert "unknown VOP3 opcode 0x234" in native().disassemble(code, "gfx942")[0][2]
 
 
-# --- code objects ------------------------------------------------------------------------------------------------------------
+# --- code objects ---------------------------------------------------------------------------------------------------
 
 
 @needs_llvm
@@ -218,7 +232,7 @@ def test_triton_sample(arch: str, tmp_path: Path) -> None:
 
 
 def aiter_objects() -> list[tuple[str, bytes]]:
-    """Code objects of the amd-aiter wheel that TURBO_SIM_AITER_WHEEL names: every 40th, or all with TURBO_SIM_AITER_ALL=1."""
+    """Code objects of the amd-aiter wheel at TURBO_SIM_AITER_WHEEL: every 40th, or all with TURBO_SIM_AITER_ALL=1."""
     wheel = os.environ.get("TURBO_SIM_AITER_WHEEL", "")
     if not wheel or not Path(wheel).exists():
         pytest.skip("TURBO_SIM_AITER_WHEEL does not name the amd-aiter wheel (pip download --no-deps amd-aiter)")

@@ -10,7 +10,8 @@ namespace turbo_sim {
 
 std::string disassemble(Arch, const Instruction &);
 
-// --- pieces (disasm_parts.cpp) --------------------------------------------------------------------------------------------
+// --- pieces (disasm_parts.cpp)
+// --------------------------------------------------------------------------------------------
 std::string operand_text(const Operand &);
 std::string waitcnt_text(unsigned imm);
 std::string hwreg_text(unsigned imm);

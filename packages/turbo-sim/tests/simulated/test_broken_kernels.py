@@ -12,6 +12,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+
 import turbo_sim
 from turbo_sim._native import module as native
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from turbo_sim.testing import native, why_no_assembler
 
 if why_no_assembler():
@@ -50,7 +51,8 @@ def test_missing_waitcnt(arch: str, wait: str) -> None:
 
 
 def test_missing_wait_for_scalar_load() -> None:
-    text = "s_load_dwordx2 s[6:7], s[0:1], 0x0\ns_load_dword s8, s[0:1], 0x8\ns_waitcnt lgkmcnt(1)\ns_add_u32 s9, s6, 1\ns_endpgm"
+    loads = "s_load_dwordx2 s[6:7], s[0:1], 0x0\ns_load_dword s8, s[0:1], 0x8\n"
+    text = loads + "s_waitcnt lgkmcnt(1)\ns_add_u32 s9, s6, 1\ns_endpgm"
     report = launch(text, np.zeros(4), 5)
     assert checks_of(report) == ["wait"], "scalar loads return out of order: a count of 1 covers none of them"
     assert "s6" in report.findings[0].detail and "lgkmcnt" in report.findings[0].detail
@@ -86,7 +88,9 @@ def test_store_out_of_bounds() -> None:
 
 
 def test_unallocated_address() -> None:
-    report = launch("v_mov_b32_e32 v2, 0x1000\nv_mov_b32_e32 v3, 0\nglobal_load_dword v4, v[2:3], off\ns_waitcnt vmcnt(0)\ns_endpgm")
+    report = launch(
+        "v_mov_b32_e32 v2, 0x1000\nv_mov_b32_e32 v3, 0\nglobal_load_dword v4, v[2:3], off\ns_waitcnt vmcnt(0)\ns_endpgm"
+    )
     assert checks_of(report) == ["bounds"] and "0x1000 is in no allocation" in report.findings[0].detail
 
 
@@ -102,7 +106,11 @@ def test_lds_out_of_bounds() -> None:
     text = "v_lshlrev_b32_e32 v1, 2, v0\nds_write_b32 v1, v0\ns_waitcnt lgkmcnt(0)\ns_endpgm"
     assert launch(text, lds=256).findings == []
     report = launch(text, lds=252)
-    assert checks_of(report) == ["bounds"] and report.findings[0].lane == 63 and "the work-group has 252" in report.findings[0].detail
+    assert (
+        checks_of(report) == ["bounds"]
+        and report.findings[0].lane == 63
+        and "the work-group has 252" in report.findings[0].detail
+    )
 
 
 UNDEFINED = {
@@ -119,7 +127,9 @@ UNDEFINED = {
 @pytest.mark.parametrize("case", UNDEFINED)
 def test_uninitialised_register(case: str) -> None:
     name, use, what = UNDEFINED[case]
-    text = f"s_load_dwordx2 s[6:7], s[0:1], 0x0\nv_lshlrev_b32_e32 v1, 2, v0\ns_waitcnt lgkmcnt(0)\n{use}\nend:\ns_endpgm"
+    text = (
+        f"s_load_dwordx2 s[6:7], s[0:1], 0x0\nv_lshlrev_b32_e32 v1, 2, v0\ns_waitcnt lgkmcnt(0)\n{use}\nend:\ns_endpgm"
+    )
     report = launch(text, np.zeros(64, np.uint32), checks=["uninit"])
     assert "uninit" in checks_of(report)
     assert name in report.findings[0].detail and what in report.findings[0].detail
@@ -190,7 +200,9 @@ def test_lds_race(arch: str, seed: int) -> None:
 
 
 def test_same_value_written_by_two_waves_is_no_race() -> None:
-    text = "v_and_b32_e32 v1, 63, v0\nv_lshlrev_b32_e32 v2, 2, v1\nds_write_b32 v2, VALUE\ns_waitcnt lgkmcnt(0)\ns_endpgm"
+    text = (
+        "v_and_b32_e32 v1, 63, v0\nv_lshlrev_b32_e32 v2, 2, v1\nds_write_b32 v2, VALUE\ns_waitcnt lgkmcnt(0)\ns_endpgm"
+    )
     assert launch(text.replace("VALUE", "v1"), block=(128, 1, 1), lds=256).findings == []
     assert checks_of(launch(text.replace("VALUE", "v0"), block=(128, 1, 1), lds=256)) == ["race"]
 
@@ -246,15 +258,21 @@ MFMA = """
 def test_mfma_hazard(arch: str) -> None:
     report = launch(MFMA.replace("NOPS", "s_nop 3"), arch=arch)
     assert checks_of(report) == ["hazard"]
-    assert "v20 was written by v_mfma_f32_32x32x8_f16" in report.findings[0].detail and "wait states" in report.findings[0].detail
+    assert (
+        "v20 was written by v_mfma_f32_32x32x8_f16" in report.findings[0].detail
+        and "wait states" in report.findings[0].detail
+    )
     assert launch(MFMA.replace("NOPS", "s_nop 15"), arch=arch).findings == []
 
 
 # Wait states between an MFMA and a VALU read of its result: what LLVM's hazard recogniser inserts (observed with llc).
 DISTANCES = [
-    ("4x4x4_16b_f16", 4, {"gfx942": 5, "gfx950": 5}), ("16x16x16_f16", 4, {"gfx942": 7, "gfx950": 8}),
-    ("32x32x8_f16", 16, {"gfx942": 11, "gfx950": 12}), ("32x32x4_2b_f16", 32, {"gfx942": 19, "gfx950": 20}),
-    ("16x16x4_f32", 4, {"gfx942": 10, "gfx950": 10}), ("32x32x2_f32", 16, {"gfx942": 18, "gfx950": 18}),
+    ("4x4x4_16b_f16", 4, {"gfx942": 5, "gfx950": 5}),
+    ("16x16x16_f16", 4, {"gfx942": 7, "gfx950": 8}),
+    ("32x32x8_f16", 16, {"gfx942": 11, "gfx950": 12}),
+    ("32x32x4_2b_f16", 32, {"gfx942": 19, "gfx950": 20}),
+    ("16x16x4_f32", 4, {"gfx942": 10, "gfx950": 10}),
+    ("32x32x2_f32", 16, {"gfx942": 18, "gfx950": 18}),
 ]
 
 
@@ -272,20 +290,29 @@ def test_mfma_distances(arch: str, form: str, rows: int, needed: dict[str, int])
         for nops, want in ((needed[arch] - 1, ["hazard"]), (needed[arch], [])):
             text = setup + use.replace("NOPS", "\n".join(["s_nop 0"] * nops)) + "\ns_endpgm"
             assert checks_of(launch(text, arch=arch)) == want, f"{use} after {nops}"
-    again = f"v_mfma_f32_{form} v[20:{19 + rows}], {a}, {a}, 0\nNOPS\nv_mfma_f32_{form} v[20:{19 + rows}], {a}, {a}, v[20:{19 + rows}]\ns_endpgm"
-    nops = "s_nop 1" if form.startswith("4x4") else ""  # accumulating into the same registers is forwarded, but for two passes
+    d = f"v[20:{19 + rows}]"
+    again = f"v_mfma_f32_{form} {d}, {a}, {a}, 0\nNOPS\nv_mfma_f32_{form} {d}, {a}, {a}, {d}\ns_endpgm"
+    nops = (
+        "s_nop 1" if form.startswith("4x4") else ""
+    )  # accumulating into the same registers is forwarded, but for two passes
     assert launch(setup + again.replace("NOPS", nops), arch=arch).findings == []
 
 
 def test_mfma_other_hazards() -> None:
-    fresh = "v_mov_b32_e32 v10, 0\nv_mov_b32_e32 v11, 0\nNOPS\nv_mfma_f32_16x16x16_f16 v[20:23], v[10:11], v[10:11], 0\ns_endpgm"
-    assert checks_of(launch(fresh.replace("NOPS", "s_nop 0"))) == ["hazard"], "a VALU result needs two wait states before an MFMA reads it"
+    zeros = "v_mov_b32_e32 v10, 0\nv_mov_b32_e32 v11, 0\n"
+    fresh = zeros + "NOPS\nv_mfma_f32_16x16x16_f16 v[20:23], v[10:11], v[10:11], 0\ns_endpgm"
+    assert checks_of(launch(fresh.replace("NOPS", "s_nop 0"))) == ["hazard"], (
+        "a VALU result needs two wait states before an MFMA reads it"
+    )
     assert launch(fresh.replace("NOPS", "s_nop 1")).findings == []
-    c = "".join(f"v_mov_b32_e32 v{k}, 0\n" for k in (10, 11, *range(40, 56))) + """s_nop 1
+    c = (
+        "".join(f"v_mov_b32_e32 v{k}, 0\n" for k in (10, 11, *range(40, 56)))
+        + """s_nop 1
         v_mfma_f32_32x32x8_f16 v[20:35], v[10:11], v[10:11], v[40:55]
         NOPS
         v_mov_b32_e32 v40, 1
         s_endpgm"""
+    )
     report = launch(c.replace("NOPS", "s_nop 5"))
     assert checks_of(report) == ["hazard"] and "v40 is C of v_mfma_f32_32x32x8_f16" in report.findings[0].detail
     assert launch(c.replace("NOPS", "s_nop 6")).findings == []
@@ -323,8 +350,11 @@ def test_each_check_can_be_turned_off(check: str) -> None:
     assert tuple(native().checks) == CHECKS
     others = [c for c in CHECKS if c != check]
     x = np.zeros(1024, np.float32)[:60]  # what lies beyond is ours too: with "bounds" off the store happens
-    text = DOUBLE.replace("WAIT", "v_mov_b32_e32 v63, v2\nv_mfma_f32_16x16x16_f16 v[20:23], v[10:11], v[10:11], 0\nv_mov_b32_e32 v3, v20\n"
-                                   "ds_write_b32 v4, v1")
+    text = DOUBLE.replace(
+        "WAIT",
+        "v_mov_b32_e32 v63, v2\nv_mfma_f32_16x16x16_f16 v[20:23], v[10:11], v[10:11], 0\nv_mov_b32_e32 v3, v20\n"
+        "ds_write_b32 v4, v1",
+    )
     everything = set(checks_of(launch(text, x, lds=256, vgprs=24, agprs=0, block=(128, 1, 1))))
     assert everything >= {"bounds", "uninit", "wait", "registers", "hazard"}
     assert check not in checks_of(launch(text, x, lds=256, vgprs=24, agprs=0, block=(128, 1, 1), checks=others))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from turbo_sim.testing import native, why_no_assembler
 
 if why_no_assembler():
@@ -33,7 +34,8 @@ def run(text: str, n: int = 64, arch: str = "gfx950", **options) -> np.ndarray:
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_loop_and_branches(arch: str) -> None:
-    out = run("""
+    out = run(
+        """
         v_mov_b32_e32 v9, 0
         s_mov_b32 s10, 0
     loop:
@@ -47,7 +49,9 @@ def test_loop_and_branches(arch: str) -> None:
         v_add_u32_e32 v9, 0x64, v9
     skip:
         s_or_b64 exec, exec, s[12:13]
-    """, arch=arch)
+    """,
+        arch=arch,
+    )
     lanes = np.arange(64)
     assert (out == 7 * lanes + np.where(lanes < 32, 100, 0)).all()
 
@@ -171,7 +175,8 @@ def test_barriers(seed: int, threads: int) -> None:
 
 
 def test_waves_that_have_ended_do_not_hold_a_barrier() -> None:
-    out = run("""
+    out = run(
+        """
         v_cmp_gt_u32_e32 vcc, 64, v0
         s_cbranch_vccz wait
         v_mov_b32_e32 v9, 1
@@ -180,13 +185,16 @@ def test_waves_that_have_ended_do_not_hold_a_barrier() -> None:
         s_barrier
         v_mov_b32_e32 v9, 2
     store:
-    """, n=192)
+    """,
+        n=192,
+    )
     assert (out[:64] == 1).all() and (out[64:] == 2).all()
 
 
 def test_spinning_on_another_wave() -> None:
     """Wave 0 waits in a loop for a flag that wave 1 sets: waves must get turns without a barrier."""
-    out = run("""
+    out = run(
+        """
         v_mov_b32_e32 v1, 0
         v_cmp_gt_u32_e32 vcc, 64, v0
         s_cbranch_vccz second
@@ -203,7 +211,11 @@ def test_spinning_on_another_wave() -> None:
         s_waitcnt lgkmcnt(0)
     done:
         v_mov_b32_e32 v9, 3
-    """, n=128, lds=64, checks=["wait"])
+    """,
+        n=128,
+        lds=64,
+        checks=["wait"],
+    )
     assert (out == 3).all()
 
 
@@ -220,7 +232,8 @@ def test_running_off_the_end() -> None:
 @pytest.mark.parametrize("arch", ARCHS)
 def test_vgpr_indexing(arch: str) -> None:
     """M0 selects a register relative to the one that is named; only the operands that the mode lists move."""
-    out = run("""
+    out = run(
+        """
         v_mov_b32_e32 v10, 10
         v_mov_b32_e32 v11, 11
         v_mov_b32_e32 v12, 12
@@ -235,13 +248,16 @@ def test_vgpr_indexing(arch: str) -> None:
         s_set_gpr_idx_off
         v_lshlrev_b32_e32 v22, 8, v22
         v_add_u32_e32 v9, v20, v22
-    """, arch=arch)
+    """,
+        arch=arch,
+    )
     assert (out == 12 + (21 << 8)).all()
 
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_vskip(arch: str) -> None:
-    out = run("""
+    out = run(
+        """
         v_mov_b32_e32 v9, 1
         s_mov_b32 s10, 4
         s_setvskip s10, 2
@@ -249,26 +265,34 @@ def test_vskip(arch: str) -> None:
         s_add_u32 s11, s10, 1
         s_setvskip s10, 1
         v_add_u32_e32 v9, s11, v9
-    """, arch=arch)
+    """,
+        arch=arch,
+    )
     assert (out == 6).all()
 
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_scratch(arch: str) -> None:
-    out = run("""
+    out = run(
+        """
         v_lshlrev_b32_e32 v1, 2, v0
         v_and_b32_e32 v2, 12, v1
         scratch_store_dword v2, v0, off offset:16
         scratch_load_dword v9, v2, off offset:16
         s_waitcnt vmcnt(0)
-    """, arch=arch, scratch=32)
+    """,
+        arch=arch,
+        scratch=32,
+    )
     assert (out == np.arange(64)).all()
     report = launch("v_mov_b32_e32 v1, 64\nscratch_store_dword v1, v0, off\ns_endpgm", scratch=32, arch=arch)
     assert [f.check for f in report.findings] == ["bounds"] and "32 bytes a lane" in report.findings[0].detail
 
 
 def test_results_do_not_depend_on_threads_or_checks() -> None:
-    results = [run(REDUCE, n=512, lds=2048, threads=t, checks=c, grid=(9, 1, 1)) for t in (1, 2, 4) for c in (True, False)]
+    results = [
+        run(REDUCE, n=512, lds=2048, threads=t, checks=c, grid=(9, 1, 1)) for t in (1, 2, 4) for c in (True, False)
+    ]
     assert all((r == results[0]).all() for r in results)
 
 

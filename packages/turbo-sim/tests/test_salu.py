@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+
 from turbo_sim.testing import run_asm, why_no_assembler
 
 pytestmark = pytest.mark.skipif(why_no_assembler() is not None, reason=str(why_no_assembler()))
@@ -54,21 +55,31 @@ BINARY32 = {
     "s_min_u32": (lambda a, b, c: min(a, b), lambda a, b, c: int(a < b)),
     "s_max_u32": (lambda a, b, c: max(a, b), lambda a, b, c: int(a > b)),
     "s_cselect_b32": (lambda a, b, c: a if c else b, KEEP),
-    "s_and_b32": (lambda a, b, c: a & b, NZ), "s_or_b32": (lambda a, b, c: a | b, NZ), "s_xor_b32": (lambda a, b, c: a ^ b, NZ),
-    "s_andn2_b32": (lambda a, b, c: a & ~b, NZ), "s_orn2_b32": (lambda a, b, c: a | ~b, NZ),
-    "s_nand_b32": (lambda a, b, c: ~(a & b), NZ), "s_nor_b32": (lambda a, b, c: ~(a | b), NZ),
+    "s_and_b32": (lambda a, b, c: a & b, NZ),
+    "s_or_b32": (lambda a, b, c: a | b, NZ),
+    "s_xor_b32": (lambda a, b, c: a ^ b, NZ),
+    "s_andn2_b32": (lambda a, b, c: a & ~b, NZ),
+    "s_orn2_b32": (lambda a, b, c: a | ~b, NZ),
+    "s_nand_b32": (lambda a, b, c: ~(a & b), NZ),
+    "s_nor_b32": (lambda a, b, c: ~(a | b), NZ),
     "s_xnor_b32": (lambda a, b, c: ~(a ^ b), NZ),
-    "s_lshl_b32": (lambda a, b, c: a << (b & 31), NZ), "s_lshr_b32": (lambda a, b, c: a >> (b & 31), NZ),
+    "s_lshl_b32": (lambda a, b, c: a << (b & 31), NZ),
+    "s_lshr_b32": (lambda a, b, c: a >> (b & 31), NZ),
     "s_ashr_i32": (lambda a, b, c: s32(a) >> (b & 31), NZ),
     "s_bfm_b32": (lambda a, b, c: ((1 << (a & 31)) - 1) << (b & 31), KEEP),
-    "s_mul_i32": (lambda a, b, c: a * b, KEEP), "s_mul_hi_u32": (lambda a, b, c: a * b >> 32, KEEP),
+    "s_mul_i32": (lambda a, b, c: a * b, KEEP),
+    "s_mul_hi_u32": (lambda a, b, c: a * b >> 32, KEEP),
     "s_mul_hi_i32": (lambda a, b, c: s32(a) * s32(b) >> 32, KEEP),
-    "s_bfe_u32": (lambda a, b, c: field(a, b, 32, False), NZ), "s_bfe_i32": (lambda a, b, c: field(a, b, 32, True), NZ),
+    "s_bfe_u32": (lambda a, b, c: field(a, b, 32, False), NZ),
+    "s_bfe_i32": (lambda a, b, c: field(a, b, 32, True), NZ),
     "s_absdiff_i32": (lambda a, b, c: abs(s32(a - b & M32)), NZ),
     "s_pack_ll_b32_b16": (lambda a, b, c: a & 0xFFFF | b << 16, KEEP),
     "s_pack_lh_b32_b16": (lambda a, b, c: a & 0xFFFF | b & 0xFFFF0000, KEEP),
     "s_pack_hh_b32_b16": (lambda a, b, c: a >> 16 | b & 0xFFFF0000, KEEP),
-} | {f"s_lshl{n}_add_u32": (lambda a, b, c, n=n: (a << n) + b, lambda a, b, c, n=n: int((a << n) + b > M32)) for n in (1, 2, 3, 4)}
+} | {
+    f"s_lshl{n}_add_u32": (lambda a, b, c, n=n: (a << n) + b, lambda a, b, c, n=n: int((a << n) + b > M32))
+    for n in (1, 2, 3, 4)
+}
 
 
 def expected(rule, result: int, a: int, b: int, c: int) -> int:
@@ -84,7 +95,8 @@ def test_binary32(name: str) -> None:
         pairs = cases[first : first + 20]
         text = ""
         for k, (a, b, c) in enumerate(pairs):
-            text += f"s_mov_b32 s0, {a:#x}\ns_mov_b32 s1, {b:#x}\ns_cmp_eq_u32 {c}, 1\n{name} s{10 + 2 * k}, s0, s1\ns_mov_b32 s{11 + 2 * k}, src_scc\n"
+            text += f"s_mov_b32 s0, {a:#x}\ns_mov_b32 s1, {b:#x}\ns_cmp_eq_u32 {c}, 1\n"
+            text += f"{name} s{10 + 2 * k}, s0, s1\ns_mov_b32 s{11 + 2 * k}, src_scc\n"
         out = run_asm(text)
         for k, (a, b, c) in enumerate(pairs):
             want = value(a, b, c) & M32
@@ -93,9 +105,14 @@ def test_binary32(name: str) -> None:
 
 
 BINARY64 = {
-    "s_and_b64": lambda a, b: a & b, "s_or_b64": lambda a, b: a | b, "s_xor_b64": lambda a, b: a ^ b,
-    "s_andn2_b64": lambda a, b: a & ~b, "s_orn2_b64": lambda a, b: a | ~b, "s_nand_b64": lambda a, b: ~(a & b),
-    "s_nor_b64": lambda a, b: ~(a | b), "s_xnor_b64": lambda a, b: ~(a ^ b),
+    "s_and_b64": lambda a, b: a & b,
+    "s_or_b64": lambda a, b: a | b,
+    "s_xor_b64": lambda a, b: a ^ b,
+    "s_andn2_b64": lambda a, b: a & ~b,
+    "s_orn2_b64": lambda a, b: a | ~b,
+    "s_nand_b64": lambda a, b: ~(a & b),
+    "s_nor_b64": lambda a, b: ~(a | b),
+    "s_xnor_b64": lambda a, b: ~(a ^ b),
 }
 
 
@@ -108,8 +125,11 @@ def test_binary64(name: str) -> None:
 
 
 SHIFT64 = {
-    "s_lshl_b64": lambda a, b: a << (b & 63), "s_lshr_b64": lambda a, b: a >> (b & 63), "s_ashr_i64": lambda a, b: s64(a) >> (b & 63),
-    "s_bfe_u64": lambda a, b: field(a, b, 64, False), "s_bfe_i64": lambda a, b: field(a, b, 64, True),
+    "s_lshl_b64": lambda a, b: a << (b & 63),
+    "s_lshr_b64": lambda a, b: a >> (b & 63),
+    "s_ashr_i64": lambda a, b: s64(a) >> (b & 63),
+    "s_bfe_u64": lambda a, b: field(a, b, 64, False),
+    "s_bfe_i64": lambda a, b: field(a, b, 64, True),
 }
 
 
@@ -135,10 +155,15 @@ def flbit_signed(v: int, size: int) -> int:
 
 
 UNARY32 = {
-    "s_not_b32": (lambda a: ~a, NZ), "s_brev_b32": (lambda a: int(f"{a:032b}"[::-1], 2), KEEP), "s_abs_i32": (lambda a: abs(s32(a)), NZ),
-    "s_bcnt0_i32_b32": (lambda a: 32 - a.bit_count(), NZ), "s_bcnt1_i32_b32": (lambda a: a.bit_count(), NZ),
-    "s_ff0_i32_b32": (lambda a: ff(a, 0, 32), KEEP), "s_ff1_i32_b32": (lambda a: ff(a, 1, 32), KEEP),
-    "s_flbit_i32_b32": (lambda a: flbit(a, 32), KEEP), "s_flbit_i32": (lambda a: flbit_signed(a, 32), KEEP),
+    "s_not_b32": (lambda a: ~a, NZ),
+    "s_brev_b32": (lambda a: int(f"{a:032b}"[::-1], 2), KEEP),
+    "s_abs_i32": (lambda a: abs(s32(a)), NZ),
+    "s_bcnt0_i32_b32": (lambda a: 32 - a.bit_count(), NZ),
+    "s_bcnt1_i32_b32": (lambda a: a.bit_count(), NZ),
+    "s_ff0_i32_b32": (lambda a: ff(a, 0, 32), KEEP),
+    "s_ff1_i32_b32": (lambda a: ff(a, 1, 32), KEEP),
+    "s_flbit_i32_b32": (lambda a: flbit(a, 32), KEEP),
+    "s_flbit_i32": (lambda a: flbit_signed(a, 32), KEEP),
     "s_sext_i32_i8": (lambda a: (a & 0xFF) - (256 if a & 0x80 else 0), KEEP),
     "s_sext_i32_i16": (lambda a: (a & 0xFFFF) - (65536 if a & 0x8000 else 0), KEEP),
     "s_wqm_b32": (lambda a: sum(15 << k for k in range(0, 32, 4) if a >> k & 15), NZ),
@@ -157,8 +182,11 @@ def test_unary32(name: str) -> None:
 
 
 COUNT64 = {
-    "s_bcnt1_i32_b64": lambda a: a.bit_count(), "s_ff1_i32_b64": lambda a: ff(a, 1, 64), "s_ff0_i32_b64": lambda a: ff(a, 0, 64),
-    "s_flbit_i32_b64": lambda a: flbit(a, 64), "s_flbit_i32_i64": lambda a: flbit_signed(a, 64),
+    "s_bcnt1_i32_b64": lambda a: a.bit_count(),
+    "s_ff1_i32_b64": lambda a: ff(a, 1, 64),
+    "s_ff0_i32_b64": lambda a: ff(a, 0, 64),
+    "s_flbit_i32_b64": lambda a: flbit(a, 64),
+    "s_flbit_i32_i64": lambda a: flbit_signed(a, 64),
 }
 
 
@@ -169,8 +197,14 @@ def test_count64(name: str) -> None:
         assert int(out.s[4]) == COUNT64[name](a) & M32, f"{a:#x}"
 
 
-COMPARE = {"eq": lambda a, b: a == b, "lg": lambda a, b: a != b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
-           "lt": lambda a, b: a < b, "le": lambda a, b: a <= b}
+COMPARE = {
+    "eq": lambda a, b: a == b,
+    "lg": lambda a, b: a != b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+}
 
 
 @pytest.mark.parametrize("name", COMPARE)
@@ -185,9 +219,14 @@ def test_compare(name: str, kind: str) -> None:
 
 
 SAVEEXEC = {
-    "s_and_saveexec_b64": lambda a, e: a & e, "s_or_saveexec_b64": lambda a, e: a | e, "s_xor_saveexec_b64": lambda a, e: a ^ e,
-    "s_andn2_saveexec_b64": lambda a, e: a & ~e, "s_orn2_saveexec_b64": lambda a, e: a | ~e, "s_nand_saveexec_b64": lambda a, e: ~(a & e),
-    "s_andn1_saveexec_b64": lambda a, e: ~a & e, "s_orn1_saveexec_b64": lambda a, e: ~a | e,
+    "s_and_saveexec_b64": lambda a, e: a & e,
+    "s_or_saveexec_b64": lambda a, e: a | e,
+    "s_xor_saveexec_b64": lambda a, e: a ^ e,
+    "s_andn2_saveexec_b64": lambda a, e: a & ~e,
+    "s_orn2_saveexec_b64": lambda a, e: a | ~e,
+    "s_nand_saveexec_b64": lambda a, e: ~(a & e),
+    "s_andn1_saveexec_b64": lambda a, e: ~a & e,
+    "s_orn1_saveexec_b64": lambda a, e: ~a | e,
 }
 
 
@@ -221,10 +260,13 @@ def test_moves_and_constants() -> None:
 
 
 def test_mode_register() -> None:
-    out = run_asm("""
+    out = run_asm(
+        """
         s_setreg_imm32_b32 hwreg(HW_REG_MODE, 23, 1), 1
         s_getreg_b32 s0, hwreg(HW_REG_MODE)
         s_setreg_b32 hwreg(HW_REG_MODE, 0, 4), s1
         s_getreg_b32 s2, hwreg(HW_REG_MODE, 0, 8)
-    """, s={1: 0xF5})
+    """,
+        s={1: 0xF5},
+    )
     assert int(out.s[0]) == 0x3F0 | 1 << 23 and int(out.s[2]) == 0xF5

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Triton's machine code for both architectures, run with all checks on: right numbers against float64, and no findings."""
+"""Triton's machine code for both architectures, with all checks on: right numbers against float64, and no findings."""
 
 from __future__ import annotations
 
 import struct
 
 import pytest
+
 from turbo_sim.testing import native
 
 pytest.importorskip("triton")
@@ -15,8 +16,17 @@ import triton_sample  # noqa: E402
 ARCHS = ("gfx942", "gfx950")
 CASES = [(arch, case) for arch in ARCHS for case in triton_sample.cases(arch)]
 TYPES = {
-    "fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64, "i32": torch.int32,
-    "i8": torch.int8, "u8": torch.uint8, "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2, "fp8e4b8": torch.float8_e4m3fnuz,
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "fp8e4nv": torch.float8_e4m3fn,
+    "fp8e5": torch.float8_e5m2,
+    "fp8e4b8": torch.float8_e4m3fnuz,
     "fp8e5b16": torch.float8_e5m2fnuz,
 }
 
@@ -37,8 +47,17 @@ def launch(arch: str, case, arguments: list, grid: tuple[int, int, int], **optio
             kernarg += struct.pack("<f", a)
         else:
             kernarg += int(a).to_bytes(spec.size, "little", signed=True)
-    report = native().launch(code, kernel.name, grid, (64 * meta["warps"], 1, 1), kernarg, shared=meta["shared"], memory=memory,
-                             max_steps=10_000_000, **options)
+    report = native().launch(
+        code,
+        kernel.name,
+        grid,
+        (64 * meta["warps"], 1, 1),
+        kernarg,
+        shared=meta["shared"],
+        memory=memory,
+        max_steps=10_000_000,
+        **options,
+    )
     assert [str(f) for f in report.findings] == []
     return report
 
@@ -46,7 +65,9 @@ def launch(arch: str, case, arguments: list, grid: tuple[int, int, int], **optio
 def close(actual, expected, tolerance: float) -> None:
     a, e = actual.double(), expected.double()
     error = (a - e).abs() / (1 + e.abs())
-    assert bool((error <= tolerance).all()), f"worst error {float(error.nan_to_num(float('inf')).max()):.3g}, allowed {tolerance}"
+    assert bool((error <= tolerance).all()), (
+        f"worst error {float(error.nan_to_num(float('inf')).max()):.3g}, allowed {tolerance}"
+    )
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -106,7 +127,9 @@ def check_dot_scaled(arch, case):
     kind_a, kind_b = case.dtypes
     n, k = dict(case.constants)["BM"], 256
     (a, av), (b, bv) = operand(kind_a, n, k), operand(kind_b, n, k)
-    sa, sb = (torch.randint(120, 134, (n, k // 32)).to(torch.uint8) for _ in range(2))  # random per block: uniform hides errors
+    sa, sb = (
+        torch.randint(120, 134, (n, k // 32)).to(torch.uint8) for _ in range(2)
+    )  # random per block: uniform hides errors
     c = torch.zeros(n, n)
     launch(arch, case, [a, sa, b.T.contiguous(), sb, c], (1, 1, 1))
     scaled = lambda v, s, kind: v if kind == "bf16" else v * torch.exp2(s.double() - 127).repeat_interleave(32, 1)  # noqa: E731
@@ -186,7 +209,14 @@ def check_functions(arch, case):
     x, y = torch.rand(512) * 3 + 0.1, torch.zeros(512)
     launch(arch, case, [x, y, n], (1, 1, 1))
     d, o = x.double(), torch.arange(512)
-    want = d.sin() + d.log() * d.sqrt() + d.floor() + torch.exp2(d) / (d + 3) + torch.erf(d) + ((o * 7 + 3) // (n + 1) + o % 13)
+    want = (
+        d.sin()
+        + d.log() * d.sqrt()
+        + d.floor()
+        + torch.exp2(d) / (d + 3)
+        + torch.erf(d)
+        + ((o * 7 + 3) // (n + 1) + o % 13)
+    )
     close(y[:n], want[:n], 1e-5)
     assert not y[n:].any()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Triton kernels of many kinds, compiled ahead of time for gfx942 and gfx950: customers of the decoder and the simulator."""
+"""Triton kernels of many kinds, compiled ahead of time for gfx942 and gfx950: customers of decoder and simulator."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-
-# ruff: noqa: N803, N806  (tile sizes are upper case in kernels)
 
 
 @triton.jit
@@ -47,15 +45,31 @@ def gemm(a, b, c, M, N, K, sam, sak, sbk, sbn, BM: tl.constexpr, BN: tl.constexp
     om, on, ok = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BK)
     acc = tl.zeros((BM, BN), ACC)
     for k in range(0, K, BK):
-        x = tl.load(a + om[:, None] * sam + (k + ok)[None, :] * sak, mask=(om[:, None] < M) & ((k + ok)[None, :] < K), other=0.0)
-        y = tl.load(b + (k + ok)[:, None] * sbk + on[None, :] * sbn, mask=(on[None, :] < N) & ((k + ok)[:, None] < K), other=0.0)
+        x = tl.load(
+            a + om[:, None] * sam + (k + ok)[None, :] * sak, mask=(om[:, None] < M) & ((k + ok)[None, :] < K), other=0.0
+        )
+        y = tl.load(
+            b + (k + ok)[:, None] * sbk + on[None, :] * sbn, mask=(on[None, :] < N) & ((k + ok)[:, None] < K), other=0.0
+        )
         acc = tl.dot(x, y, acc, input_precision="ieee", out_dtype=ACC)
     tl.store(c + om[:, None] * N + on[None, :], acc.to(c.dtype.element_ty), mask=(om[:, None] < M) & (on[None, :] < N))
 
 
 @triton.jit
-def dot_scaled(a, sa, b, sb, c, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FA: tl.constexpr, FB: tl.constexpr,
-               PA: tl.constexpr, PB: tl.constexpr):
+def dot_scaled(
+    a,
+    sa,
+    b,
+    sb,
+    c,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    FA: tl.constexpr,
+    FB: tl.constexpr,
+    PA: tl.constexpr,
+    PB: tl.constexpr,
+):
     om, on, os = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK // 32)
     oka, okb = tl.arange(0, BK // PA), tl.arange(0, BK // PB)
     x, y = tl.load(a + om[:, None] * (BK // PA) + oka[None, :]), tl.load(b + okb[:, None] * BN + on[None, :])
@@ -72,16 +86,26 @@ def attention(Q, K, V, O, L, S, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl
         on = n + tl.arange(0, BN)
         k = tl.load(K + on[None, :] * D + od[:, None], mask=on[None, :] < S, other=0.0)
         v = tl.load(V + on[:, None] * D + od[None, :], mask=on[:, None] < S, other=0.0)
-        t = tl.where((on[None, :] < S) & (on[None, :] <= om[:, None]), tl.dot(q, k, input_precision="ieee") * scale, -float("inf"))
+        t = tl.where(
+            (on[None, :] < S) & (on[None, :] <= om[:, None]),
+            tl.dot(q, k, input_precision="ieee") * scale,
+            -float("inf"),
+        )
         top = tl.maximum(m, tl.max(t, 1))
         p, alpha = tl.exp(t - top[:, None]), tl.exp(m - top)
-        s, acc, m = s * alpha + tl.sum(p, 1), acc * alpha[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee"), top
+        s, acc, m = (
+            s * alpha + tl.sum(p, 1),
+            acc * alpha[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee"),
+            top,
+        )
     tl.store(O + om[:, None] * D + od[None, :], (acc / s[:, None]).to(O.dtype.element_ty), mask=om[:, None] < S)
     tl.store(L + om, m + tl.log(s), mask=om < S)
 
 
 @triton.jit
-def attention_backward(Q, K, V, DO, L, DELTA, DQ, DK, DV, S, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
+def attention_backward(
+    Q, K, V, DO, L, DELTA, DQ, DK, DV, S, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr
+):
     on, od = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, D)
     k = tl.load(K + on[:, None] * D + od[None, :], mask=on[:, None] < S, other=0.0)
     v = tl.load(V + on[:, None] * D + od[None, :], mask=on[:, None] < S, other=0.0)
@@ -142,7 +166,7 @@ def random(y, seed, B: tl.constexpr):
 
 @dataclass(frozen=True)
 class Case:
-    """One kernel to compile. `aligned`: pointers and sizes are multiples of 16, buffers below 2 GiB (buffer instructions)."""
+    """One kernel to compile. `aligned`: pointers and sizes are multiples of 16, buffers below 2 GiB."""
 
     name: str
     kernel: object
@@ -158,7 +182,9 @@ def float8(arch: str) -> tuple[str, str]:
     return ("fp8e4b8", "fp8e5b16") if arch == "gfx942" else ("fp8e4nv", "fp8e5")
 
 
-def _case(name: str, kernel, dtypes: tuple[str, ...], signature: dict, constants: dict, warps: int = 4, aligned: bool = False) -> Case:
+def _case(
+    name: str, kernel, dtypes: tuple[str, ...], signature: dict, constants: dict, warps: int = 4, aligned: bool = False
+) -> Case:
     full = "_".join((name, *dtypes, "aligned" if aligned else "any"))
     return Case(full, kernel, tuple(signature.items()), tuple(constants.items()), warps, aligned, dtypes)
 
@@ -169,34 +195,93 @@ def cases(arch: str) -> Iterator[Case]:
         for t in ("fp32", "bf16", "fp16"):
             yield _case("add", add, (t,), dict(x=f"*{t}", y=f"*{t}", z=f"*{t}", n="i32"), dict(B=1024), aligned=aligned)
         yield _case("softmax", softmax, ("bf16",), dict(x="*bf16", y="*bf16", n="i32"), dict(B=1024), aligned=aligned)
-        yield _case("rmsnorm", rmsnorm, ("bf16",), dict(x="*bf16", w="*fp32", y="*bf16", n="i32", eps="fp32"), dict(B=1024), aligned=aligned)
+        yield _case(
+            "rmsnorm",
+            rmsnorm,
+            ("bf16",),
+            dict(x="*bf16", w="*fp32", y="*bf16", n="i32", eps="fp32"),
+            dict(B=1024),
+            aligned=aligned,
+        )
         for t, out in (("bf16", "bf16"), ("fp16", "fp32"), ("fp32", "fp32"), (e4, "bf16"), (e5, "fp32"), ("i8", "i32")):
-            names = dict(a=f"*{t}", b=f"*{t}", c=f"*{out}", M="i32", N="i32", K="i32", sam="i32", sak="i32", sbk="i32", sbn="i32")
+            names = dict(
+                a=f"*{t}", b=f"*{t}", c=f"*{out}", M="i32", N="i32", K="i32", sam="i32", sak="i32", sbk="i32", sbn="i32"
+            )
             tile = dict(BM=64, BN=64, BK=64, ACC=tl.int32 if t == "i8" else tl.float32)
             yield _case("gemm", gemm, (t, out), names, tile, aligned=aligned)
-        yield _case("gemm128", gemm, ("bf16", "bf16"), dict(a="*bf16", b="*bf16", c="*bf16", M="i32", N="i32", K="i32", sam="i32", sak="i32",
-                    sbk="i32", sbn="i32"), dict(BM=128, BN=128, BK=64, ACC=tl.float32), warps=8, aligned=aligned)
+        yield _case(
+            "gemm128",
+            gemm,
+            ("bf16", "bf16"),
+            dict(
+                a="*bf16", b="*bf16", c="*bf16", M="i32", N="i32", K="i32", sam="i32", sak="i32", sbk="i32", sbn="i32"
+            ),
+            dict(BM=128, BN=128, BK=64, ACC=tl.float32),
+            warps=8,
+            aligned=aligned,
+        )
         for t in ("fp16", "fp32"):
             tensors = dict(Q=f"*{t}", K=f"*{t}", V=f"*{t}")
             tile = dict(BM=64, BN=32, D=64) if t == "fp16" else dict(BM=32, BN=32, D=32)
-            yield _case("attention", attention, (t,), tensors | dict(O=f"*{t}", L="*fp32", S="i32", scale="fp32"), tile, aligned=aligned)
-            yield _case("attention_backward", attention_backward, (t,), tensors | {"DO": f"*{t}", "L": "*fp32", "DELTA": "*fp32", "DQ": "*fp32",
-                        "DK": "*fp32", "DV": "*fp32", "S": "i32", "scale": "fp32"}, dict(BM=32, BN=32, D=tile["D"]), aligned=aligned)
+            yield _case(
+                "attention",
+                attention,
+                (t,),
+                tensors | dict(O=f"*{t}", L="*fp32", S="i32", scale="fp32"),
+                tile,
+                aligned=aligned,
+            )
+            yield _case(
+                "attention_backward",
+                attention_backward,
+                (t,),
+                tensors
+                | {
+                    "DO": f"*{t}",
+                    "L": "*fp32",
+                    "DELTA": "*fp32",
+                    "DQ": "*fp32",
+                    "DK": "*fp32",
+                    "DV": "*fp32",
+                    "S": "i32",
+                    "scale": "fp32",
+                },
+                dict(BM=32, BN=32, D=tile["D"]),
+                aligned=aligned,
+            )
     for t in ("i32", "fp16", "i64"):
         yield _case("sort", sort, (t,), dict(x=f"*{t}", y=f"*{t}"), dict(B=256))
         yield _case("scan", scan, (t,), dict(x=f"*{t}", y=f"*{t}"), dict(B=512))
     for t in ("fp32", "i32", "fp16", "bf16", "fp64"):
         yield _case("histogram", histogram, (t,), dict(x=f"*{t}", y=f"*{t}", n="i32"), dict(B=256))
-    for source, target in (("fp32", "bf16"), ("bf16", "fp32"), ("fp32", "fp16"), ("fp32", e4), ("fp32", e5), ("bf16", e4), ("fp16", e5),
-                           (e4, "fp32"), (e5, "fp16"), (e4, "bf16")):
-        yield _case("cast", cast, (source, target), dict(x=f"*{source}", y=f"*{target}", n="i32"), dict(B=1024), aligned=True)
+    for source, target in (
+        ("fp32", "bf16"),
+        ("bf16", "fp32"),
+        ("fp32", "fp16"),
+        ("fp32", e4),
+        ("fp32", e5),
+        ("bf16", e4),
+        ("fp16", e5),
+        (e4, "fp32"),
+        (e5, "fp16"),
+        (e4, "bf16"),
+    ):
+        yield _case(
+            "cast", cast, (source, target), dict(x=f"*{source}", y=f"*{target}", n="i32"), dict(B=1024), aligned=True
+        )
     yield _case("functions", functions, ("fp32",), dict(x="*fp32", y="*fp32", n="i32"), dict(B=512))
     yield _case("random", random, ("fp32",), dict(y="*fp32", seed="i32"), dict(B=512))
     element = {"e4m3": "u8", "e5m2": "u8", "e2m1": "u8", "bf16": "bf16"}
     for fa, fb in (("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e2m1", "e2m1"), ("e2m1", "e4m3"), ("bf16", "e4m3")):
         for n in (32, 64):
-            yield _case(f"dot_scaled{n}", dot_scaled, (fa, fb), dict(a=f"*{element[fa]}", sa="*u8", b=f"*{element[fb]}", sb="*u8", c="*fp32"),
-                        dict(BM=n, BN=n, BK=256, FA=fa, FB=fb, PA=2 if fa == "e2m1" else 1, PB=2 if fb == "e2m1" else 1), aligned=n == 64)
+            yield _case(
+                f"dot_scaled{n}",
+                dot_scaled,
+                (fa, fb),
+                dict(a=f"*{element[fa]}", sa="*u8", b=f"*{element[fb]}", sb="*u8", c="*fp32"),
+                dict(BM=n, BN=n, BK=256, FA=fa, FB=fb, PA=2 if fa == "e2m1" else 1, PB=2 if fb == "e2m1" else 1),
+                aligned=n == 64,
+            )
 
 
 def _compile(case: Case, arch: str) -> tuple[bytes, dict]:
@@ -210,16 +295,21 @@ def _compile(case: Case, arch: str) -> tuple[bytes, dict]:
                 attrs[(k,)] = [["tt.divisibility", 16]]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        k = triton.compile(ASTSource(case.kernel, signature, constexprs=dict(case.constants), attrs=attrs),
-                           target=GPUTarget("hip", arch, 64), options={"num_warps": case.warps})
+        k = triton.compile(
+            ASTSource(case.kernel, signature, constexprs=dict(case.constants), attrs=attrs),
+            target=GPUTarget("hip", arch, 64),
+            options={"num_warps": case.warps},
+        )
     return k.asm["hsaco"], {"name": k.metadata.name, "shared": k.metadata.shared, "warps": case.warps}
 
 
 @functools.cache
 def _compile_elsewhere(arch: str) -> dict:
-    """All cases, compiled by a process without the interpreter: with TRITON_INTERPRET=1 @triton.jit makes functions that
-    cannot be compiled, and the test plugin sets it where there is no GPU."""
-    run = subprocess.run([sys.executable, __file__, arch], env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True)
+    """All cases, compiled by a process without the interpreter: with TRITON_INTERPRET=1 @triton.jit makes functions
+    that cannot be compiled, and the test plugin sets it where there is no GPU."""
+    run = subprocess.run(
+        [sys.executable, __file__, arch], env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True
+    )
     if run.returncode:
         raise RuntimeError(run.stderr.decode()[-2000:])
     return pickle.loads(run.stdout)

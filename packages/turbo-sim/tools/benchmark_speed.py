@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Speed of the simulator: wave-instructions a second of processor time on one core, on a Triton bf16 GEMM, checks off and on.
+"""Speed of the simulator: wave-instructions a second of processor time on one core, a Triton GEMM, checks off and on.
 
-    python packages/turbo-sim/tools/benchmark_speed.py [--size 512] [--repeat 5]
+python packages/turbo-sim/tools/benchmark_speed.py [--size 512] [--repeat 5]
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import torch
+
 from turbo_sim._native import level, module
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -38,8 +39,17 @@ def main() -> None:
             best, count = float("inf"), 0
             for _ in range(options.repeat):
                 start = time.process_time()
-                report = module.launch(code, meta["name"], (n // 128, n // 128, 1), (64 * meta["warps"], 1, 1), kernarg,
-                                       shared=meta["shared"], memory=memory, threads=1, checks=checks)
+                report = module.launch(
+                    code,
+                    meta["name"],
+                    (n // 128, n // 128, 1),
+                    (64 * meta["warps"], 1, 1),
+                    kernarg,
+                    shared=meta["shared"],
+                    memory=memory,
+                    threads=1,
+                    checks=checks,
+                )
                 best, count = min(best, time.process_time() - start), report.instructions
             want = a.double() @ b.double()
             error = float((c.double() - want).abs().max() / want.abs().max())

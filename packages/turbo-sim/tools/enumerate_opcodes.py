@@ -53,7 +53,13 @@ def variants() -> list[tuple[str, int, bytes]]:
         add("VOP1", op, 0x7E000000 | op << 9)
         add("VOPC", op, 0x7C000000 | op << 17 | B << 9 | 256 + A)
     for op in range(0x200, 0x380):
-        for s0, s1, s2 in ((256 + A, 256 + B, 256 + C), (256 + A, 256 + B, 0), (256 + A, B, 0), (A, B, 0), (256 + A, 0, 0)):
+        for s0, s1, s2 in (
+            (256 + A, 256 + B, 256 + C),
+            (256 + A, 256 + B, 0),
+            (256 + A, B, 0),
+            (A, B, 0),
+            (256 + A, 0, 0),
+        ):
             add("VOP3", op, 0xD0000000 | op << 16 | D, s0 | s1 << 9 | s2 << 18)
     for op in range(0x1C0, 0x200):
         add("VOP3", op, 0xD0000000 | op << 16 | D, (256 + A) | (256 + B) << 9 | (256 + C) << 18)
@@ -81,14 +87,18 @@ def variants() -> list[tuple[str, int, bytes]]:
 
 def disassemble(mc: str, arch: str, items: list[tuple[str, int, bytes]]) -> list[str | None]:
     """One text per item, None where it does not decode as exactly one instruction. Input is one line an item."""
-    # After each item: padding (s_nop 0x7777) that an incomplete item may swallow, then a sentinel (s_sleep with the number).
+    # After each item: padding (s_nop 0x7777) that an incomplete item may swallow, then a sentinel (s_sleep with n).
     pad = "\n0x77 0x77 0x80 0xbf" * 4
     text = "\n".join(
-        " ".join(f"0x{b:02x}" for b in item[2]) + pad + f"\n0x{n & 0xff:02x} 0x{n >> 8:02x} 0x8e 0xbf"
+        " ".join(f"0x{b:02x}" for b in item[2]) + pad + f"\n0x{n & 0xFF:02x} 0x{n >> 8:02x} 0x8e 0xbf"
         for n, item in enumerate(items)
     )
-    run = subprocess.run([mc, "-triple=amdgcn", f"-mcpu={arch}", "-disassemble", "-show-encoding"],
-                         input=text, capture_output=True, text=True)
+    run = subprocess.run(
+        [mc, "-triple=amdgcn", f"-mcpu={arch}", "-disassemble", "-show-encoding"],
+        input=text,
+        capture_output=True,
+        text=True,
+    )
     out: list[str | None] = [None] * len(items)
     block: list[tuple[str, str]] = []
     for answer, encoding in re.findall(r"^\t(.*?)\s*(?:;|//) encoding: \[(.*?)\]", run.stdout, re.M):
@@ -125,15 +135,24 @@ def main() -> None:
                 entry["ops"][arch_index] = op
     table["s_sleep"] = {"fmt": "SOPP", "ops": [0x0E, 0x0E], "text": "1"}  # the sentinel hides itself
     print("// SPDX-License-Identifier: MIT")
-    print("// Made by tools/enumerate_opcodes.py from llvm-mc's answers. OP(mnemonic, format, opcode on gfx942, on gfx950,")
+    print(
+        "// Made by tools/enumerate_opcodes.py from llvm-mc's answers. OP(mnemonic, format, opcode on gfx942, gfx950,"
+    )
     print("//   class, destination, source 0, 1, 2): operand types; -1: the architecture does not have it.")
     for name, e in list(table.items()):  # the 16-byte forms: the second half is the opcode of the unscaled instruction
         if name.startswith("v_mfma_f32_") and name.endswith("_f8f6f4"):
-            table[name.replace("v_mfma_f32", "v_mfma_scale_f32")] = {"fmt": "VOP3PX2", "ops": e["ops"], "text": e["text"]}
+            table[name.replace("v_mfma_f32", "v_mfma_scale_f32")] = {
+                "fmt": "VOP3PX2",
+                "ops": e["ops"],
+                "text": e["text"],
+            }
     for name, e in table.items():
         cls, sig = signatures.signature(name, e["fmt"], e["text"])
-        print(f'OP({name}, {e["fmt"]}, {e["ops"][0]:#x}, {e["ops"][1]:#x}, {cls}, '.replace("-0x1", "-1")
-              + ", ".join(f'"{s}"' for s in sig) + ")")
+        print(
+            f"OP({name}, {e['fmt']}, {e['ops'][0]:#x}, {e['ops'][1]:#x}, {cls}, ".replace("-0x1", "-1")
+            + ", ".join(f'"{s}"' for s in sig)
+            + ")"
+        )
 
 
 if __name__ == "__main__":

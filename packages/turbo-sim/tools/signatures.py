@@ -7,8 +7,19 @@ import re
 
 TYPE = r"(pk|f16|f32|f64|bf16|i8|u8|i16|u16|i24|u24|i32|u32|i64|u64|b8|b16|b32|b64|fp8|bf8|fp4|f8f6f4|xf32)"
 TRANS = ("v_exp", "v_log", "v_rcp", "v_rsq", "v_sqrt", "v_sin", "v_cos", "v_prng")
-LANE = {"f16": "f16", "bf16": "b16", "i16": "b16", "u16": "b16", "b16": "b16", "f32": "f32", "f64": "f64",
-        "i64": "i64", "u64": "b64", "b64": "b64", "xf32": "f32"}
+LANE = {
+    "f16": "f16",
+    "bf16": "b16",
+    "i16": "b16",
+    "u16": "b16",
+    "b16": "b16",
+    "f32": "f32",
+    "f64": "f64",
+    "i64": "i64",
+    "u64": "b64",
+    "b64": "b64",
+    "xf32": "f32",
+}
 
 
 def _split(text: str) -> list[str]:
@@ -72,20 +83,24 @@ def _number(name: str, position: int, dwords: int) -> str:
     kind = LANE.get(token, "b32")
     size = {"f64": 2, "i64": 2, "b64": 2}.get(kind, 1)
     if size != dwords:
-        # A suffix that does not describe this operand: shift counts of 64-bit shifts, exponents of ldexp, masks of cmp_class.
+        # A suffix that does not describe this operand: shift counts, exponents of ldexp, masks of cmp_class.
         return "b64" if dwords == 2 else "b32"
     return kind
 
 
 # Operands whose type is not the name's: {mnemonic: {position: type}}.
 EXCEPTIONS: dict[str, dict[int, str]] = {
-    "v_ldexp_f32": {1: "b32"}, "v_ldexp_f16": {1: "b16"}, "v_cndmask_b32": {2: "b64"},
-    "v_frexp_exp_i16_f16": {-1: "b16"}, "v_div_fmas_f32": {}, "v_mad_mix_f32": {0: "f16", 1: "f16", 2: "f16"},
+    "v_ldexp_f32": {1: "b32"},
+    "v_ldexp_f16": {1: "b16"},
+    "v_cndmask_b32": {2: "b64"},
+    "v_frexp_exp_i16_f16": {-1: "b16"},
+    "v_div_fmas_f32": {},
+    "v_mad_mix_f32": {0: "f16", 1: "f16", 2: "f16"},
 }
 
 
 def _memory(name: str, fmt: str, tokens: list[str]) -> list[str]:
-    """DS: destination, address, data0, data1. Others: destination, address or base, "", data. By the register numbers asked."""
+    """DS: destination, address, data0, data1. Others: destination, address or base, "", data. By register number."""
     width = {re.sub(r"[^\d].*", "", t[1:].lstrip("[")): _dwords(t) for t in tokens if re.match(r"[sva][\[\d]", t)}
 
     def b(n: int | None) -> str:
@@ -98,7 +113,11 @@ def _memory(name: str, fmt: str, tokens: list[str]) -> list[str]:
     if fmt == "SMEM":
         if not tokens:
             return ["", "", "", ""]
-        n = width.get("12") if "12" in width else (_dwords(tokens[0]) if "memtime" in name or "realtime" in name else None)
+        n = (
+            width.get("12")
+            if "12" in width
+            else (_dwords(tokens[0]) if "memtime" in name or "realtime" in name else None)
+        )
         stores = "store" in name or "atomic" in name
         returned = None if "store" in name else (n // 2 if "cmpswap" in name and n else n)
         return [b(returned), b(width.get("20")), "", b(n if stores else None)]
@@ -116,7 +135,12 @@ def signature(name: str, fmt: str, text: str) -> tuple[str, list[str]]:
     tokens = [t.strip() for t in _split(text)]
     if fmt not in ("SOP1", "SOP2", "SOPC", "SOPK", "VOP1", "VOP2", "VOPC", "VOP3", "VOP3P", "VOP3PX2"):
         return cls, _memory(name, fmt, tokens)
-    scalar_second = fmt in ("VOP2", "VOP3") and len(tokens) > 1 and (tokens[1] == "vcc" or tokens[1].startswith("s[")) and name != "v_writelane_b32"
+    scalar_second = (
+        fmt in ("VOP2", "VOP3")
+        and len(tokens) > 1
+        and (tokens[1] == "vcc" or tokens[1].startswith("s["))
+        and name != "v_writelane_b32"
+    )
     destination: str | None = None
     if fmt == "SOPC" or name in ("s_setpc_b64", "s_rfe_b64", "s_cbranch_join", "s_set_gpr_idx_idx"):
         sources = tokens

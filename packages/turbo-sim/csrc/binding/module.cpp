@@ -21,8 +21,10 @@ std::string bytes_of(const py::buffer &b) {
 }
 
 Arch arch_of(const std::string &name) {
-  if (name == "gfx942") return Arch::gfx942;
-  if (name == "gfx950") return Arch::gfx950;
+  if (name == "gfx942")
+    return Arch::gfx942;
+  if (name == "gfx950")
+    return Arch::gfx950;
   throw std::invalid_argument("unknown architecture " + name + ": gfx942 or gfx950");
 }
 
@@ -49,14 +51,18 @@ py::list disassemble_bytes(const py::buffer &code, const std::string &arch_text)
 }
 
 uint32_t checks_mask(const py::object &checks) {
-  if (checks.is_none()) return kAllChecks;
-  if (py::isinstance<py::bool_>(checks)) return checks.cast<bool>() ? kAllChecks : 0;
+  if (checks.is_none())
+    return kAllChecks;
+  if (py::isinstance<py::bool_>(checks))
+    return checks.cast<bool>() ? kAllChecks : 0;
   uint32_t mask = 0;
   for (py::handle h : checks) {
     const std::string name = h.cast<std::string>();
     unsigned k = 0;
-    while (k < unsigned(Check::count) && name != check_name(Check(k))) ++k;
-    if (k == unsigned(Check::count)) throw std::invalid_argument("unknown check " + name + ": bounds, uninit, wait, race, registers, hazard");
+    while (k < unsigned(Check::count) && name != check_name(Check(k)))
+      ++k;
+    if (k == unsigned(Check::count))
+      throw std::invalid_argument("unknown check " + name + ": bounds, uninit, wait, race, registers, hazard");
     mask |= check_bit(Check(k));
   }
   return mask;
@@ -65,11 +71,13 @@ uint32_t checks_mask(const py::object &checks) {
 using Dim = std::tuple<uint32_t, uint32_t, uint32_t>;
 using Memory = std::vector<std::tuple<uint64_t, uint64_t, std::string>>; // address, bytes, name
 
-Report launch_from_python(const std::shared_ptr<CodeObject> &object, const std::string &kernel, const Dim &grid, const Dim &block,
-                          const py::buffer &kernarg, uint32_t shared, const py::object &checks, const Memory &memory, uint32_t threads,
-                          uint64_t seed, uint64_t max_steps, uint64_t quantum, bool costs, bool stop_on_finding, bool mfma_cdna3) {
+Report launch_from_python(const std::shared_ptr<CodeObject> &object, const std::string &kernel, const Dim &grid,
+                          const Dim &block, const py::buffer &kernarg, uint32_t shared, const py::object &checks,
+                          const Memory &memory, uint32_t threads, uint64_t seed, uint64_t max_steps, uint64_t quantum,
+                          bool costs, bool stop_on_finding, bool mfma_cdna3) {
   const Kernel *k = object->find(kernel);
-  if (!k) throw std::invalid_argument("no kernel " + kernel + " in this code object");
+  if (!k)
+    throw std::invalid_argument("no kernel " + kernel + " in this code object");
   LaunchArgs a;
   std::tie(a.grid[0], a.grid[1], a.grid[2]) = grid;
   std::tie(a.block[0], a.block[1], a.block[2]) = block;
@@ -85,7 +93,8 @@ Report launch_from_python(const std::shared_ptr<CodeObject> &object, const std::
   o.costs = costs;
   o.stop_on_finding = stop_on_finding;
   o.mfma_cdna3 = mfma_cdna3;
-  for (const auto &[address, size, name] : memory) o.memory.push_back({address, address + size, name, true});
+  for (const auto &[address, size, name] : memory)
+    o.memory.push_back({address, address + size, name, true});
   py::gil_scoped_release release;
   return launch(*object, *k, a, o);
 }
@@ -101,7 +110,8 @@ void bind_code_object(py::module_ &m) {
       .def_readonly("args", &Kernel::args)
       .def_readonly("lds_bytes", &Kernel::lds_bytes)
       .def_readonly("scratch_bytes", &Kernel::scratch_bytes)
-      .def_property_readonly("kernarg_bytes", [](const Kernel &k) { return std::max(k.kernarg_bytes, k.kernarg_metadata_bytes); })
+      .def_property_readonly("kernarg_bytes",
+                             [](const Kernel &k) { return std::max(k.kernarg_bytes, k.kernarg_metadata_bytes); })
       .def_readonly("max_workgroup", &Kernel::max_workgroup)
       .def_readonly("vgpr_count", &Kernel::vgpr_count)
       .def_readonly("agpr_count", &Kernel::agpr_count)
@@ -120,13 +130,14 @@ void bind_code_object(py::module_ &m) {
           py::arg("data"), py::arg("arch") = "")
       .def_static(
           "from_text",
-          [](const py::buffer &b, const std::string &arch, uint32_t lds_bytes, uint32_t scratch_bytes, uint32_t vgprs, uint32_t agprs) {
+          [](const py::buffer &b, const std::string &arch, uint32_t lds_bytes, uint32_t scratch_bytes, uint32_t vgprs,
+             uint32_t agprs) {
             const std::string bytes = bytes_of(b);
-            return CodeObject::from_text(arch_of(arch), reinterpret_cast<const uint8_t *>(bytes.data()), bytes.size(), lds_bytes,
-                                         scratch_bytes, vgprs, agprs);
+            return CodeObject::from_text(arch_of(arch), reinterpret_cast<const uint8_t *>(bytes.data()), bytes.size(),
+                                         lds_bytes, scratch_bytes, vgprs, agprs);
           },
-          py::arg("code"), py::arg("arch"), py::arg("lds_bytes") = 0, py::arg("scratch_bytes") = 0, py::arg("vgprs") = 256,
-          py::arg("agprs") = 256)
+          py::arg("code"), py::arg("arch"), py::arg("lds_bytes") = 0, py::arg("scratch_bytes") = 0,
+          py::arg("vgprs") = 256, py::arg("agprs") = 256)
       .def_property_readonly("arch", [](const CodeObject &o) { return arch_name(o.arch); })
       .def_readonly("kernels", &CodeObject::kernels)
       .def_property_readonly("globals", [](const CodeObject &o) { return o.globals; })
@@ -134,15 +145,19 @@ void bind_code_object(py::module_ &m) {
       .def("instruction_texts",
            [](const CodeObject &o) { // [(offset, text)], in the order of Report.pc_counts
              std::vector<std::pair<uint32_t, std::string>> out;
-             for (const Instruction &i : o.code.insts) out.emplace_back(i.offset_in_code, disassemble(o.arch, i));
+             for (const Instruction &i : o.code.insts)
+               out.emplace_back(i.offset_in_code, disassemble(o.arch, i));
              return out;
            })
       .def("unsupported", [](const CodeObject &o) { // [(offset, reason)] of instructions that would stop a launch
         std::vector<std::pair<uint32_t, std::string>> out;
         for (const Instruction &i : o.code.insts) {
-          if (i.offset_in_code >= o.code.bytes.size()) continue;
-          std::string why = stop_reason(o.arch, o.code.bytes.data() + i.offset_in_code, o.code.bytes.size() - i.offset_in_code);
-          if (!why.empty()) out.emplace_back(i.offset_in_code, why);
+          if (i.offset_in_code >= o.code.bytes.size())
+            continue;
+          std::string why =
+              stop_reason(o.arch, o.code.bytes.data() + i.offset_in_code, o.code.bytes.size() - i.offset_in_code);
+          if (!why.empty())
+            out.emplace_back(i.offset_in_code, why);
         }
         return out;
       });
@@ -156,7 +171,8 @@ void bind_launch(py::module_ &m) {
       .def_readonly("source", &FindingText::source)
       .def_readonly("detail", &FindingText::detail)
       .def_readonly("pc", &FindingText::pc)
-      .def_property_readonly("group", [](const FindingText &f) { return std::make_tuple(f.group[0], f.group[1], f.group[2]); })
+      .def_property_readonly("group",
+                             [](const FindingText &f) { return std::make_tuple(f.group[0], f.group[1], f.group[2]); })
       .def_readonly("wave", &FindingText::wave)
       .def_readonly("lane", &FindingText::lane)
       .def_readonly("times", &FindingText::times)
@@ -181,14 +197,16 @@ void bind_launch(py::module_ &m) {
       .def_readonly("groups", &Report::groups)
       .def_readonly("lds_bytes", &Report::lds_bytes)
       .def_readonly("seconds", &Report::seconds);
-  m.def("launch", launch_from_python, py::arg("code_object"), py::arg("kernel"), py::arg("grid"), py::arg("block"), py::arg("kernarg"),
-        py::arg("shared") = 0, py::arg("checks") = py::none(), py::arg("memory") = Memory(), py::arg("threads") = 0, py::arg("seed") = 0,
-        py::arg("max_steps") = 0, py::arg("quantum") = 0, py::arg("costs") = false, py::arg("stop_on_finding") = false, py::arg("mfma_cdna3") = false);
+  m.def("launch", launch_from_python, py::arg("code_object"), py::arg("kernel"), py::arg("grid"), py::arg("block"),
+        py::arg("kernarg"), py::arg("shared") = 0, py::arg("checks") = py::none(), py::arg("memory") = Memory(),
+        py::arg("threads") = 0, py::arg("seed") = 0, py::arg("max_steps") = 0, py::arg("quantum") = 0,
+        py::arg("costs") = false, py::arg("stop_on_finding") = false, py::arg("mfma_cdna3") = false);
   m.def(
       "profile_json", // needs a report of a launch with costs=True
       [](const std::shared_ptr<CodeObject> &object, const Report &report, unsigned hot) {
         const Kernel *k = object->find(report.kernel);
-        if (!k) throw std::invalid_argument("no kernel " + report.kernel + " in this code object");
+        if (!k)
+          throw std::invalid_argument("no kernel " + report.kernel + " in this code object");
         return profile_json(*object, *k, report, hot);
       },
       py::arg("code_object"), py::arg("report"), py::arg("hot") = 20);

@@ -11,35 +11,39 @@ namespace turbo_sim {
 
 /// A load whose result has not landed.
 struct PendingRow {
-  uint32_t vm, lgkm;  // serial numbers that must be done (0: does not depend on that counter)
-  uint16_t row;       // VGPR row, or SGPR index
+  uint32_t vm, lgkm; // serial numbers that must be done (0: does not depend on that counter)
+  uint16_t row;      // VGPR row, or SGPR index
   bool scalar;
-  uint64_t mask;      // lanes
+  uint64_t mask; // lanes
   std::array<uint32_t, kLanes> data;
 };
 
 struct WaveChecks {
-  // --- definedness: a lane's value comes from something the program wrote ----------------------------------------------------
-  uint64_t vdef[512];      // lanes defined, per VGPR row
-  uint32_t sundef[128];    // undefined bits, per SGPR (bits, because compare results are masks)
+  // --- definedness: a lane's value comes from something the program wrote
+  // ----------------------------------------------------
+  uint64_t vdef[512];   // lanes defined, per VGPR row
+  uint32_t sundef[128]; // undefined bits, per SGPR (bits, because compare results are masks)
   bool scc_undef;
 
-  // --- counters ---------------------------------------------------------------------------------------------------------------
+  // --- counters
+  // ---------------------------------------------------------------------------------------------------------------
   uint32_t vm_issued, vm_done;     // serial of the last vector memory instruction; all up to vm_done have landed
   uint32_t lgkm_issued, lgkm_done; // LDS, scalar memory, FLAT
   uint32_t smem_last;              // serial of the last SMEM instruction: they return out of order
   uint32_t vpend_vm[512], vpend_lgkm[512], spend[128]; // serial that each register waits for
-  std::vector<PendingRow> pending; // in order of issue
+  std::vector<PendingRow> pending;                     // in order of issue
 
-  // --- of the instruction that is being executed ----------------------------------------------------------------------------------
+  // --- of the instruction that is being executed
+  // ----------------------------------------------------------------------------------
   uint32_t vm_serial, lgkm_serial; // its serials (0: not counted)
   uint64_t undefined_lanes;        // lanes that read undefined LDS
 
-  // --- MFMA wait states: time in wait states ----------------------------------------------------------------------------------
+  // --- MFMA wait states: time in wait states
+  // ----------------------------------------------------------------------------------
   uint64_t time, mfma_free;
   enum Unit : uint8_t { Xdl, F32, F64 };
   struct Written {
-    uint64_t time;  // issue time of the last writer
+    uint64_t time; // issue time of the last writer
     uint64_t c_read_time;
     uint32_t c_reader; // the MFMA that read the register as C last
     uint8_t c_reader_passes;
@@ -68,7 +72,8 @@ void count_memory(Wave &, const Instruction &);
 void check_before(Wave &, const Instruction &);
 void check_after(Wave &, const Instruction &);
 
-// --- LDS shadow -----------------------------------------------------------------------------------------------------------------
+// --- LDS shadow
+// -----------------------------------------------------------------------------------------------------------------
 struct LdsByte {
   uint32_t write_epoch = 0, read_epoch = 0; // barrier epoch + 1 of the last write / read; 0: never
   uint32_t write_serial = 0;                // writer's lgkm (or vm, for DMA) serial
@@ -84,7 +89,8 @@ struct LdsShadow {
   uint32_t count = 0;
 };
 
-// --- after the launch -----------------------------------------------------------------------------------------------------------
+// --- after the launch
+// -----------------------------------------------------------------------------------------------------------
 class CodeObject;
 struct FindingText;
 

@@ -25,7 +25,8 @@ struct Aligned {
 
 /// What the launch has in common for all workers.
 struct Context {
-  Context(const CodeObject &o, const Kernel &k, const LaunchArgs &a, const Options &p) : object(o), kernel(k), args(a), options(p) {}
+  Context(const CodeObject &o, const Kernel &k, const LaunchArgs &a, const Options &p)
+      : object(o), kernel(k), args(a), options(p) {}
   const CodeObject &object;
   const Kernel &kernel;
   const LaunchArgs &args;
@@ -48,16 +49,20 @@ public:
   explicit Runner(Context &c) : c_(c) {
     const uint32_t n = c.waves;
     waves_.reset(static_cast<Wave *>(std::aligned_alloc(64, sizeof(Wave) * n)));
-    if (!waves_) throw std::bad_alloc();
-    for (uint32_t k = 0; k < n; ++k) new (&waves_.get()[k]) Wave;
+    if (!waves_)
+      throw std::bad_alloc();
+    for (uint32_t k = 0; k < n; ++k)
+      new (&waves_.get()[k]) Wave;
     lds_.resize(c.launch.lds_bytes + 64);
     worker_.launch = &c.launch;
     worker_.checks = c.options.checks;
     worker_.costs_on = c.options.costs;
     worker_.pc_counts.assign(c.launch.code->insts.size(), 0);
-    if (c.options.costs) worker_.pc_memory.assign(c.launch.code->insts.size(), 0);
+    if (c.options.costs)
+      worker_.pc_memory.assign(c.launch.code->insts.size(), 0);
     const uint32_t register_checks = check_bit(Check::Uninit) | check_bit(Check::Wait) | check_bit(Check::Hazard);
-    if (c.options.checks & register_checks) checks_.resize(n);
+    if (c.options.checks & register_checks)
+      checks_.resize(n);
     if (c.options.checks & (check_bit(Check::Uninit) | check_bit(Check::Wait) | check_bit(Check::Race)))
       shadow_.bytes.resize(c.launch.lds_bytes);
     shadow_.waves = waves_.get();
@@ -70,7 +75,8 @@ public:
   void run() {
     for (;;) {
       const uint64_t g = c_.next.fetch_add(1);
-      if (g >= c_.groups || c_.stop.load(std::memory_order_relaxed)) return;
+      if (g >= c_.groups || c_.stop.load(std::memory_order_relaxed))
+        return;
       begin_group(g);
       run_group(g);
     }
@@ -91,7 +97,8 @@ private:
       std::fill(shadow_.bytes.begin(), shadow_.bytes.end(), LdsByte());
       group_.shadow = &shadow_;
     }
-    for (uint32_t k = 0; k < c_.waves; ++k) begin_wave(waves_.get()[k], k);
+    for (uint32_t k = 0; k < c_.waves; ++k)
+      begin_wave(waves_.get()[k], k);
   }
 
   void begin_wave(Wave &w, uint32_t id) {
@@ -108,7 +115,8 @@ private:
     w.scratch_stride = c_.launch.scratch_bytes;
     w.scratch = scratch_.data() + size_t(c_.launch.scratch_bytes) * kLanes * id;
     // MODE from the descriptor: FLOAT_MODE, DX10_CLAMP, IEEE, FP16_OVFL.
-    w.mode.set((k.rsrc1 >> 12 & 0xff) | (k.rsrc1 >> 21 & 1) << 8 | (k.rsrc1 >> 23 & 1) << 9 | (k.rsrc1 >> 26 & 1) << 23);
+    w.mode.set((k.rsrc1 >> 12 & 0xff) | (k.rsrc1 >> 21 & 1) << 8 | (k.rsrc1 >> 23 & 1) << 9 |
+               (k.rsrc1 >> 26 & 1) << 23);
     w.checks = nullptr;
     if (!checks_.empty()) {
       w.checks = &checks_[id];
@@ -126,11 +134,16 @@ private:
       define(w, s, 4);
       s += 4;
     }
-    if (k.properties & 2) pair(c_.packet);
-    if (k.properties & 4) pair(c_.queue);
-    if (k.properties & 8) pair(c_.kernarg);
-    if (k.properties & 16) pair(nullptr); // dispatch id 0
-    if (k.properties & 32) pair(nullptr); // flat scratch init
+    if (k.properties & 2)
+      pair(c_.packet);
+    if (k.properties & 4)
+      pair(c_.queue);
+    if (k.properties & 8)
+      pair(c_.kernarg);
+    if (k.properties & 16)
+      pair(nullptr); // dispatch id 0
+    if (k.properties & 32)
+      pair(nullptr); // flat scratch init
     if (k.properties & 64) {
       define(w, s, 1);
       w.sgpr[s++] = c_.launch.scratch_bytes;
@@ -141,7 +154,8 @@ private:
     }
     s = k.user_sgprs();
     for (unsigned axis = 0; axis < 3; ++axis) {
-      if (!(k.rsrc2 >> (7 + axis) & 1)) continue;
+      if (!(k.rsrc2 >> (7 + axis) & 1))
+        continue;
       define(w, s, 1);
       w.sgpr[s++] = group_.id[axis];
     }
@@ -155,18 +169,21 @@ private:
     uint64_t exec = 0;
     for (unsigned l = 0; l < kLanes; ++l) {
       const uint32_t n = id * kLanes + l;
-      if (n >= c_.items) break;
+      if (n >= c_.items)
+        break;
       exec |= uint64_t(1) << l;
       w.vgpr[0][l] = n % b[0] | (n / b[0] % b[1]) << 10 | (n / b[0] / b[1]) << 20;
     }
     w.write64(kExec, exec);
     define(w, kExec, 2);
-    if (w.checks) w.checks->vdef[0] = ~uint64_t(0);
+    if (w.checks)
+      w.checks->vdef[0] = ~uint64_t(0);
   }
 
   static void define(Wave &w, unsigned index, unsigned n) {
     if (w.checks)
-      for (unsigned k = 0; k < n; ++k) w.checks->sundef[index + k] = 0;
+      for (unsigned k = 0; k < n; ++k)
+        w.checks->sundef[index + k] = 0;
   }
 
   void run_group(uint64_t g) {
@@ -179,19 +196,24 @@ private:
       const uint32_t turns = c_.options.seed ? 1 : c_.waves;
       for (uint32_t t = 0; t < turns; ++t) {
         Wave &v = w[(first + t) % c_.waves];
-        if (v.stop != Stop::Yield) continue;
+        if (v.stop != Stop::Yield)
+          continue;
         const uint64_t budget = c_.options.seed ? 1 + random() % 48 : c_.options.quantum ? c_.options.quantum : kBudget;
         const uint64_t ran = step(v, budget);
-        if (v.stop == Stop::EndProgram) --alive;
-        if (v.stop == Stop::Barrier) ++waiting;
+        if (v.stop == Stop::EndProgram)
+          --alive;
+        if (v.stop == Stop::Barrier)
+          ++waiting;
         if (!steps.empty() && (steps[v.id] += ran) > c_.options.max_steps)
           fail(v, "more than " + std::to_string(c_.options.max_steps) + " instructions in one wave (endless loop?)");
       }
-      if (c_.stop.load(std::memory_order_relaxed)) return;
+      if (c_.stop.load(std::memory_order_relaxed))
+        return;
       if (waiting && waiting == alive) { // waves that have ended do not count
         ++group_.epoch;
         for (uint32_t k = 0; k < c_.waves; ++k)
-          if (w[k].stop == Stop::Barrier) w[k].stop = Stop::Yield;
+          if (w[k].stop == Stop::Barrier)
+            w[k].stop = Stop::Yield;
         waiting = 0;
       }
     }
@@ -211,9 +233,10 @@ private:
     char pc[32];
     std::snprintf(pc, sizeof pc, "0x%x", i.offset_in_code);
     const std::string line = c_.object.source_of(i.offset_in_code);
-    throw Fault("kernel " + c_.launch.kernel + ", work-group (" + std::to_string(group_.id[0]) + ", " + std::to_string(group_.id[1]) + ", " +
-                std::to_string(group_.id[2]) + "), wave " + std::to_string(v.id) + ", pc " + pc + " `" + disassemble(code.arch, i) +
-                "`" + (line.empty() ? "" : " (" + line + ")") + ": " + what);
+    throw Fault("kernel " + c_.launch.kernel + ", work-group (" + std::to_string(group_.id[0]) + ", " +
+                std::to_string(group_.id[1]) + ", " + std::to_string(group_.id[2]) + "), wave " + std::to_string(v.id) +
+                ", pc " + pc + " `" + disassemble(code.arch, i) + "`" + (line.empty() ? "" : " (" + line + ")") + ": " +
+                what);
   }
 
   Context &c_;
@@ -233,14 +256,16 @@ void validate(Context &c) {
   uint64_t items = 1;
   c.groups = 1;
   for (unsigned d = 0; d < 3; ++d) {
-    if (!a.block[d] || a.block[d] > 1024) refuse("kernel " + k.name + ": block dimension " + std::to_string(a.block[d]) + " is not in 1..1024");
+    if (!a.block[d] || a.block[d] > 1024)
+      refuse("kernel " + k.name + ": block dimension " + std::to_string(a.block[d]) + " is not in 1..1024");
     items *= a.block[d];
     c.groups *= a.grid[d];
   }
-  if (items > 1024) refuse("kernel " + k.name + ": " + std::to_string(items) + " work-items in a work-group, the limit is 1024");
+  if (items > 1024)
+    refuse("kernel " + k.name + ": " + std::to_string(items) + " work-items in a work-group, the limit is 1024");
   if (k.max_workgroup && items > k.max_workgroup)
-    refuse("kernel " + k.name + ": " + std::to_string(items) + " work-items in a work-group, it was compiled for at most " +
-           std::to_string(k.max_workgroup));
+    refuse("kernel " + k.name + ": " + std::to_string(items) +
+           " work-items in a work-group, it was compiled for at most " + std::to_string(k.max_workgroup));
   c.items = uint32_t(items);
   c.waves = (c.items + kLanes - 1) / kLanes;
   const uint64_t lds = uint64_t(k.lds_bytes) + a.shared_bytes;
@@ -275,7 +300,8 @@ Report launch(const CodeObject &object, const Kernel &kernel, const LaunchArgs &
   l.scratch_bytes = (kernel.scratch_bytes + 15) / 16 * 16;
   // Kernels that have their arguments preloaded begin with 256 bytes that load them for firmware that cannot.
   const uint64_t entry = kernel.entry_address + (kernel.preload_dwords ? 256 : 0) - object.code.address;
-  if (entry >= object.code.bytes.size() || object.code.index_of_dword[entry / 4] == kNoInst) refuse("kernel " + kernel.name + ": bad entry point");
+  if (entry >= object.code.bytes.size() || object.code.index_of_dword[entry / 4] == kNoInst)
+    refuse("kernel " + kernel.name + ": bad entry point");
   l.entry = object.code.index_of_dword[entry / 4];
 
   // Kernel arguments and the dispatch packet live where the wave can read them.
@@ -283,7 +309,8 @@ Report launch(const CodeObject &object, const Kernel &kernel, const LaunchArgs &
   fill_hidden_args(kernel, args, kernarg);
   const size_t kernarg_size = kernarg.size();
   kernarg.resize(std::max<size_t>(kernarg_size, size_t(kernel.preload_offset + kernel.preload_dwords) * 4) + 64);
-  std::unique_ptr<uint8_t, Aligned> block(static_cast<uint8_t *>(std::aligned_alloc(4096, (kernarg.size() + 4096 + 4095) / 4096 * 4096)));
+  std::unique_ptr<uint8_t, Aligned> block(
+      static_cast<uint8_t *>(std::aligned_alloc(4096, (kernarg.size() + 4096 + 4095) / 4096 * 4096)));
   std::memset(block.get(), 0, 4096);
   std::memcpy(block.get() + 4096, kernarg.data(), kernarg.size());
   uint8_t *packet = block.get();
@@ -305,10 +332,12 @@ Report launch(const CodeObject &object, const Kernel &kernel, const LaunchArgs &
     // A caller that knows no better gives whole mappings of the process, which hold these too: the map has no overlaps.
     auto add = [&](uint64_t begin, uint64_t end, const char *name, bool writable) {
       for (const Allocation &a : options.memory)
-        if (begin < a.end && end > a.begin) return;
+        if (begin < a.end && end > a.begin)
+          return;
       l.map.push_back({begin, end, name, writable});
     };
-    // Explicit arguments are what the caller gave; a kernel that loads them in larger pieces may read up to the next 64 bytes.
+    // Explicit arguments are what the caller gave; a kernel that loads them in larger pieces may read up to the next 64
+    // bytes.
     add(base + 4096, base + 4096 + (kernarg_size + 63) / 64 * 64, "kernel arguments", false);
     add(base, base + 2048, "dispatch packet", false);
     add(object.image_begin(), object.image_end(), "code object", true);
@@ -319,21 +348,26 @@ Report launch(const CodeObject &object, const Kernel &kernel, const LaunchArgs &
   uint32_t threads = options.threads ? options.threads : std::max(1u, std::thread::hardware_concurrency());
   threads = uint32_t(std::min<uint64_t>(threads, std::max<uint64_t>(c.groups, 1)));
   std::vector<std::unique_ptr<Runner>> runners;
-  for (uint32_t t = 0; t < threads; ++t) runners.push_back(std::make_unique<Runner>(c));
+  for (uint32_t t = 0; t < threads; ++t)
+    runners.push_back(std::make_unique<Runner>(c));
   auto body = [&](Runner &r) {
     try {
       r.run();
     } catch (...) {
       std::lock_guard<std::mutex> lock(c.mutex);
-      if (!c.error) c.error = std::current_exception();
+      if (!c.error)
+        c.error = std::current_exception();
       c.stop = true;
     }
   };
   std::vector<std::thread> pool;
-  for (uint32_t t = 1; t < threads; ++t) pool.emplace_back(body, std::ref(*runners[t]));
+  for (uint32_t t = 1; t < threads; ++t)
+    pool.emplace_back(body, std::ref(*runners[t]));
   body(*runners[0]);
-  for (std::thread &t : pool) t.join();
-  if (c.error) std::rethrow_exception(c.error);
+  for (std::thread &t : pool)
+    t.join();
+  if (c.error)
+    std::rethrow_exception(c.error);
 
   Report report;
   report.kernel = kernel.name;
@@ -341,17 +375,22 @@ Report launch(const CodeObject &object, const Kernel &kernel, const LaunchArgs &
   report.waves = c.groups * c.waves;
   report.lds_bytes = l.lds_bytes;
   report.pc_counts.assign(object.code.insts.size(), 0);
-  if (options.costs) report.pc_memory.assign(object.code.insts.size(), 0);
+  if (options.costs)
+    report.pc_memory.assign(object.code.insts.size(), 0);
   std::vector<Finding> findings;
   for (auto &r : runners) {
     Worker &w = r->worker();
     report.costs.add(w.costs);
-    for (size_t k = 0; k < w.pc_counts.size(); ++k) report.pc_counts[k] += w.pc_counts[k];
-    for (size_t k = 0; k < w.pc_memory.size(); ++k) report.pc_memory[k] += w.pc_memory[k];
+    for (size_t k = 0; k < w.pc_counts.size(); ++k)
+      report.pc_counts[k] += w.pc_counts[k];
+    for (size_t k = 0; k < w.pc_memory.size(); ++k)
+      report.pc_memory[k] += w.pc_memory[k];
     findings.insert(findings.end(), w.findings.begin(), w.findings.end());
   }
-  if (options.checks & check_bit(Check::Registers)) check_allocation(l, report.pc_counts, findings);
-  for (uint64_t n : report.pc_counts) report.instructions += n;
+  if (options.checks & check_bit(Check::Registers))
+    check_allocation(l, report.pc_counts, findings);
+  for (uint64_t n : report.pc_counts)
+    report.instructions += n;
   report.findings = spell_out(object, l, std::move(findings));
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;

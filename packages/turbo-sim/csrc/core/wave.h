@@ -19,8 +19,8 @@ enum ScalarIndex : unsigned { kFlatScratch = 102, kXnackMask = 104, kVcc = 106, 
 constexpr uint64_t kSharedAperture = 0x0100'0000'0000'0000ull;
 constexpr uint64_t kPrivateAperture = 0x0200'0000'0000'0000ull;
 
-/// MODE register, unpacked. Rounding: 0 nearest even, 1 +inf, 2 -inf, 3 zero. Denorm: bit 0 keep inputs, bit 1 keep outputs
-/// (0 flush both, 3 keep both).
+/// MODE register, unpacked. Rounding: 0 nearest even, 1 +inf, 2 -inf, 3 zero. Denorm: bit 0 keep inputs, bit 1 keep
+/// outputs (0 flush both, 3 keep both).
 struct Mode {
   uint32_t raw = 0;
   uint8_t round32 = 0, round64 = 0; // round64 and denorm64 also govern f16
@@ -54,7 +54,8 @@ struct Wave {
   uint8_t *scratch = nullptr;   // scratch_stride bytes per lane: lane l's byte b is scratch[l * scratch_stride + b]
   uint32_t scratch_stride = 0;
 
-  // --- vector registers: [row][lane]; AGPR n is row 256 + n ------------------------------------------------------------
+  // --- vector registers: [row][lane]; AGPR n is row 256 + n
+  // ------------------------------------------------------------
   alignas(64) uint32_t vgpr[512][kLanes];
 
   uint64_t read64(unsigned index) const {

@@ -6,9 +6,10 @@
 
 namespace turbo_sim {
 
-/// LDS: 32 banks of 4 bytes on gfx942, 64 on gfx950. Lanes are served in order, as many at once as would fill the banks if they did
-/// not collide (b32: 32 or 64 lanes); a group takes as many cycles as the busiest bank has different dwords.
-/// `cycles` without conflicts is that with every group taking one. Which lanes form a group is documented only in part.
+/// LDS: 32 banks of 4 bytes on gfx942, 64 on gfx950. Lanes are served in order, as many at once as would fill the banks
+/// if they did not collide (b32: 32 or 64 lanes); a group takes as many cycles as the busiest bank has different
+/// dwords. `cycles` without conflicts is that with every group taking one. Which lanes form a group is documented only
+/// in part.
 struct LdsCost {
   uint32_t cycles = 0, ideal = 0;
 };

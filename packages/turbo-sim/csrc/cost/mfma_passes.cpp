@@ -13,12 +13,17 @@ unsigned mfma_passes(Arch arch, const Instruction &i) {
     const unsigned base = has("32x32x64") ? 8 : 4;
     return fp8 ? 2 * base : base;
   }
-  if (has("f64_16x16x4")) return arch == Arch::gfx950 ? 16 : 8;
-  if (has("f64_4x4x4")) return 4;
-  if (has("_4x4x")) return 2;
+  if (has("f64_16x16x4"))
+    return arch == Arch::gfx950 ? 16 : 8;
+  if (has("f64_4x4x4"))
+    return 4;
+  if (has("_4x4x"))
+    return 2;
   // Several blocks at once: as many passes as their output needs.
-  if (has("_2b_")) return 16;
-  if (has("_4b_")) return 8;
+  if (has("_2b_"))
+    return 16;
+  if (has("_4b_"))
+    return 8;
   const unsigned base = has("_32x32x") ? 8 : 4;
   const char *last = std::strrchr(n, '_');
   return last && !std::strcmp(last, "_f32") ? 2 * base : base; // f32 operands at half rate

@@ -11,18 +11,30 @@ namespace {
 
 const char *class_name(const Instruction &i) {
   switch (i.cls) {
-  case InstClass::Salu: return "salu";
-  case InstClass::Smem: return "smem";
-  case InstClass::Branch: return "branch";
-  case InstClass::Wait: return "wait";
-  case InstClass::Barrier: return "barrier";
-  case InstClass::Message: return "message";
-  case InstClass::Valu: return "valu";
-  case InstClass::Trans: return "trans";
-  case InstClass::Mfma: return "mfma";
-  case InstClass::Lds: return "lds";
-  case InstClass::Vmem: return "vmem";
-  default: return "other";
+  case InstClass::Salu:
+    return "salu";
+  case InstClass::Smem:
+    return "smem";
+  case InstClass::Branch:
+    return "branch";
+  case InstClass::Wait:
+    return "wait";
+  case InstClass::Barrier:
+    return "barrier";
+  case InstClass::Message:
+    return "message";
+  case InstClass::Valu:
+    return "valu";
+  case InstClass::Trans:
+    return "trans";
+  case InstClass::Mfma:
+    return "mfma";
+  case InstClass::Lds:
+    return "lds";
+  case InstClass::Vmem:
+    return "vmem";
+  default:
+    return "other";
   }
 }
 
@@ -51,25 +63,32 @@ const DeviceModel &device_model(Arch arch) {
 }
 
 unsigned issue_cycles(Arch arch, const Instruction &i) {
-  if (is_matrix(i)) return 4 * mfma_passes(arch, i);
+  if (is_matrix(i))
+    return 4 * mfma_passes(arch, i);
   switch (i.cls) {
   case InstClass::Mfma:
-  case InstClass::Valu: return 4;   // 64 lanes, 16 a cycle
-  case InstClass::Trans: return 16; // quarter rate
-  default: return 1;
+  case InstClass::Valu:
+    return 4; // 64 lanes, 16 a cycle
+  case InstClass::Trans:
+    return 16; // quarter rate
+  default:
+    return 1;
   }
 }
 
 Profile profile(const CodeObject &object, const Kernel &kernel, const Report &r, unsigned hot) {
   Profile p;
   const DeviceModel &d = device_model(object.arch);
-  for (const char *unit : {"mfma", "valu", "salu", "lds", "vmem"}) p.unit_cycles[unit] = 0;
+  for (const char *unit : {"mfma", "valu", "salu", "lds", "vmem"})
+    p.unit_cycles[unit] = 0;
   for (const Instruction &i : object.code.insts) {
     const uint64_t n = i.index < r.pc_counts.size() ? r.pc_counts[i.index] : 0;
-    if (!n) continue;
+    if (!n)
+      continue;
     const char *name = class_name(i);
     p.instructions[is_matrix(i) || i.cls != InstClass::Mfma ? name : "valu"] += n;
-    HotInstruction h{i.index, n, n * issue_cycles(object.arch, i), i.index < r.pc_memory.size() ? r.pc_memory[i.index] : 0};
+    HotInstruction h{i.index, n, n * issue_cycles(object.arch, i),
+                     i.index < r.pc_memory.size() ? r.pc_memory[i.index] : 0};
     if (is_matrix(i)) {
       p.mfma[op_name(i.op)] += n;
       p.unit_cycles["mfma"] += h.cycles;
@@ -89,9 +108,11 @@ Profile profile(const CodeObject &object, const Kernel &kernel, const Report &r,
     // A work-group of fewer than four waves leaves matrix and vector units of its compute unit idle.
     const uint64_t waves_per_group = r.groups ? r.waves / r.groups : 1;
     const uint64_t groups_per_unit = p.units_used ? (r.groups + p.units_used - 1) / p.units_used : 1;
-    const double lanes = per_simd ? double(std::min<uint64_t>(d.simds, std::max<uint64_t>(1, waves_per_group * groups_per_unit))) : 1.0;
+    const double lanes =
+        per_simd ? double(std::min<uint64_t>(d.simds, std::max<uint64_t>(1, waves_per_group * groups_per_unit))) : 1.0;
     p.bound[unit] = double(cycles) / (p.units_used * lanes);
-    if (p.bound[unit] > p.bound_cycles) p.bound_cycles = p.bound[unit], p.limit = unit;
+    if (p.bound[unit] > p.bound_cycles)
+      p.bound_cycles = p.bound[unit], p.limit = unit;
   }
   occupancy(d, kernel, r, p);
   // Hot: issue cycles, with what LDS conflicts and further segments add.
@@ -99,7 +120,8 @@ Profile profile(const CodeObject &object, const Kernel &kernel, const Report &r,
   std::sort(p.hot.begin(), p.hot.end(), [&](const HotInstruction &a, const HotInstruction &b) {
     return weight(a) != weight(b) ? weight(a) > weight(b) : a.index < b.index;
   });
-  if (p.hot.size() > hot) p.hot.resize(hot);
+  if (p.hot.size() > hot)
+    p.hot.resize(hot);
   return p;
 }
 

@@ -29,10 +29,10 @@ struct Profile {
   std::map<std::string, double> bound;          // cycles per unit when work is spread evenly over the compute units
   std::string limit;                            // unit with the largest bound
   double bound_cycles = 0;
-  unsigned units_used = 0;                      // compute units that get a work-group
+  unsigned units_used = 0; // compute units that get a work-group
   unsigned waves_per_simd = 0;
   std::string occupancy_limit;
-  std::vector<HotInstruction> hot;              // by issue cycles, descending
+  std::vector<HotInstruction> hot; // by issue cycles, descending
 };
 
 Profile profile(const CodeObject &, const Kernel &, const Report &, unsigned hot = 20);

@@ -11,9 +11,12 @@ std::string quoted(const std::string &s) {
   std::string out = "\"";
   for (char c : s) {
     char escape[8];
-    if (c == '"' || c == '\\') out += '\\', out += c;
-    else if (static_cast<unsigned char>(c) < 32) std::snprintf(escape, sizeof escape, "\\u%04x", c), out += escape;
-    else out += c;
+    if (c == '"' || c == '\\')
+      out += '\\', out += c;
+    else if (static_cast<unsigned char>(c) < 32)
+      std::snprintf(escape, sizeof escape, "\\u%04x", c), out += escape;
+    else
+      out += c;
   }
   return out + "\"";
 }
@@ -28,10 +31,13 @@ class Object {
 public:
   template <class T> void add(const char *key, const T &v) { raw(key, json(v)); }
   void text(const char *key, const std::string &v) { raw(key, quoted(v)); }
-  void raw(const std::string &key, const std::string &v) { body_ += (body_.empty() ? "" : ", ") + quoted(key) + ": " + v; }
+  void raw(const std::string &key, const std::string &v) {
+    body_ += (body_.empty() ? "" : ", ") + quoted(key) + ": " + v;
+  }
   template <class T> void map(const char *key, const std::map<std::string, T> &m) {
     Object o;
-    for (const auto &[name, v] : m) o.raw(name, json(v));
+    for (const auto &[name, v] : m)
+      o.raw(name, json(v));
     raw(key, o.str());
   }
   std::string str() const { return "{" + body_ + "}"; }
@@ -42,7 +48,8 @@ private:
 
 std::string list(const std::vector<std::string> &items) {
   std::string s;
-  for (const std::string &i : items) s += (s.empty() ? "" : ", ") + i;
+  for (const std::string &i : items)
+    s += (s.empty() ? "" : ", ") + i;
   return "[" + s + "]";
 }
 
@@ -97,7 +104,8 @@ std::string profile_json(const CodeObject &object, const Kernel &k, const Report
   }
   o.raw("hot", list(rows));
   std::vector<std::string> findings;
-  for (const FindingText &f : r.findings) findings.push_back(quoted(f.text()));
+  for (const FindingText &f : r.findings)
+    findings.push_back(quoted(f.text()));
   o.raw("findings", list(findings));
   return o.str();
 }

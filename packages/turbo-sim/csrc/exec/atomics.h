@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What an atomic writes: new value from (memory, first data operand, second data operand). Shared by LDS, buffer and flat.
-// Float atomics round to nearest even and keep subnormals.
+// What an atomic writes: new value from (memory, first data operand, second data operand). Shared by LDS, buffer and
+// flat. Float atomics round to nearest even and keep subnormals.
 #pragma once
 
 #include "numerics/formats.h"

@@ -9,16 +9,19 @@
 namespace turbo_sim {
 namespace {
 
-// --- branches -------------------------------------------------------------------------------------------------------------
+// --- branches
+// -------------------------------------------------------------------------------------------------------------
 
 void jump(Wave &w, const Instruction &i) {
-  if (i.target < 0) throw Fault("branch to an address that is not an instruction");
+  if (i.target < 0)
+    throw Fault("branch to an address that is not an instruction");
   w.pc = uint32_t(i.target);
 }
 
-#define BRANCH_IF(cond) \
-  [](Wave &w, const Instruction &i) { \
-    if (cond) jump(w, i); \
+#define BRANCH_IF(cond)                                                                                                \
+  [](Wave &w, const Instruction &i) {                                                                                  \
+    if (cond)                                                                                                          \
+      jump(w, i);                                                                                                      \
   }
 
 uint64_t next_address(const Wave &w) {
@@ -56,13 +59,15 @@ void branches(Registry &r) {
   });
 }
 
-// --- waits and hints ------------------------------------------------------------------------------------------------------
+// --- waits and hints
+// ------------------------------------------------------------------------------------------------------
 
 void nothing(Wave &, const Instruction &) {}
 
 void waits(Registry &r) {
   r.set(Op::s_waitcnt, [](Wave &w, const Instruction &i) {
-    if (w.checks) land_loads(w, unsigned(i.imm) & 0xffff);
+    if (w.checks)
+      land_loads(w, unsigned(i.imm) & 0xffff);
   });
   r.set(Op::s_barrier, [](Wave &w, const Instruction &) { w.stop = Stop::Barrier; });
   r.set(Op::s_sleep, [](Wave &w, const Instruction &) { w.stop = Stop::Yield; }); // lets the other waves run
@@ -71,9 +76,19 @@ void waits(Registry &r) {
     r.set(op, nothing);
 }
 
-// --- MODE and hardware registers --------------------------------------------------------------------------------------------
+// --- MODE and hardware registers
+// --------------------------------------------------------------------------------------------
 
-enum HwReg : unsigned { kMode = 1, kStatus = 2, kTrapsts = 3, kHwId = 4, kGprAlloc = 5, kLdsAlloc = 6, kIbSts = 7, kXccId = 20 };
+enum HwReg : unsigned {
+  kMode = 1,
+  kStatus = 2,
+  kTrapsts = 3,
+  kHwId = 4,
+  kGprAlloc = 5,
+  kLdsAlloc = 6,
+  kIbSts = 7,
+  kXccId = 20
+};
 
 struct HwField {
   unsigned id, offset, width;
@@ -84,27 +99,33 @@ struct HwField {
 
 /// Modes that the run loop must see at once: leave the fast loop.
 void mode_changed(Wave &w) {
-  if (w.stop == Stop::Running) w.stop = Stop::Yield;
+  if (w.stop == Stop::Running)
+    w.stop = Stop::Yield;
 }
 
 void set_mode(Wave &w, uint32_t bits) {
   const bool special = w.mode.gpr_idx_en || w.mode.vskip;
   w.mode.set(bits);
-  if (special || w.mode.gpr_idx_en || w.mode.vskip) mode_changed(w);
+  if (special || w.mode.gpr_idx_en || w.mode.vskip)
+    mode_changed(w);
 }
 
 void getreg(Wave &w, const Instruction &i) {
   const HwField f(i);
   uint32_t v = 0; // HW_ID, XCC_ID: the simulated device has one of each
-  if (f.id == kMode) v = w.mode.raw;
-  if (f.id == kStatus) v = w.scc | uint32_t(!w.exec()) << 9 | uint32_t(!w.vcc()) << 10;
-  if (f.id == kLdsAlloc) v = (w.group->lds_size / 256) << 12;
+  if (f.id == kMode)
+    v = w.mode.raw;
+  if (f.id == kStatus)
+    v = w.scc | uint32_t(!w.exec()) << 9 | uint32_t(!w.vcc()) << 10;
+  if (f.id == kLdsAlloc)
+    v = (w.group->lds_size / 256) << 12;
   w.sgpr[i.dst.reg] = (v & f.mask()) >> f.offset;
 }
 
 void setreg(Wave &w, const Instruction &i) {
   const HwField f(i);
-  if (f.id == kTrapsts) return; // no traps: exception flags are not kept
+  if (f.id == kTrapsts)
+    return; // no traps: exception flags are not kept
   const uint32_t v = scalar32(w, i.src[0]) << f.offset;
   set_mode(w, (w.mode.raw & ~f.mask()) | (v & f.mask()));
 }
@@ -117,14 +138,17 @@ Handler select_getreg(const Instruction &i) {
   case kHwId:
   case kLdsAlloc:
   case kIbSts:
-  case kXccId: return getreg;
-  default: throw NotImplemented(hwreg_text(unsigned(i.imm) & 0xffff));
+  case kXccId:
+    return getreg;
+  default:
+    throw NotImplemented(hwreg_text(unsigned(i.imm) & 0xffff));
   }
 }
 
 Handler select_setreg(const Instruction &i) {
   const unsigned id = HwField(i).id;
-  if (id != kMode && id != kTrapsts) throw NotImplemented(hwreg_text(unsigned(i.imm) & 0xffff));
+  if (id != kMode && id != kTrapsts)
+    throw NotImplemented(hwreg_text(unsigned(i.imm) & 0xffff));
   return setreg;
 }
 
@@ -140,12 +164,10 @@ void modes(Registry &r) {
     set_mode(w, w.mode.raw | kGprIdxEn);
   });
   r.set(Op::s_set_gpr_idx_off, [](Wave &w, const Instruction &) { set_mode(w, w.mode.raw & ~kGprIdxEn); });
-  r.set(Op::s_set_gpr_idx_mode, [](Wave &w, const Instruction &i) {
-    w.sgpr[kM0] = (w.sgpr[kM0] & ~0xf000u) | (uint32_t(i.imm) & 15) << 12;
-  });
-  r.set(Op::s_set_gpr_idx_idx, [](Wave &w, const Instruction &i) {
-    w.sgpr[kM0] = (w.sgpr[kM0] & ~0xffu) | (scalar32(w, i.src[0]) & 0xff);
-  });
+  r.set(Op::s_set_gpr_idx_mode,
+        [](Wave &w, const Instruction &i) { w.sgpr[kM0] = (w.sgpr[kM0] & ~0xf000u) | (uint32_t(i.imm) & 15) << 12; });
+  r.set(Op::s_set_gpr_idx_idx,
+        [](Wave &w, const Instruction &i) { w.sgpr[kM0] = (w.sgpr[kM0] & ~0xffu) | (scalar32(w, i.src[0]) & 0xff); });
   r.set(Op::s_setvskip, [](Wave &w, const Instruction &i) {
     const bool on = scalar32(w, i.src[0]) >> (scalar32(w, i.src[1]) & 31) & 1;
     set_mode(w, on ? w.mode.raw | kVskip : w.mode.raw & ~kVskip);

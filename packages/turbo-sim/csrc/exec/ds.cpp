@@ -5,14 +5,16 @@
 namespace turbo_sim {
 namespace {
 
-// --- reads ------------------------------------------------------------------------------------------------------------------
+// --- reads
+// ------------------------------------------------------------------------------------------------------------------
 
 template <unsigned N> void read_rows(Wave &w, const Instruction &i, uint32_t offset, uint64_t mask, Rows<N> &out) {
   const LdsAddresses a(w, i, offset);
   for_lanes(mask, [&](unsigned l) {
     uint32_t d[N];
     lds_read(w, i, a.at[l], d, N * 4, int(l));
-    for (unsigned k = 0; k < N; ++k) out.v[k][l] = d[k];
+    for (unsigned k = 0; k < N; ++k)
+      out.v[k][l] = d[k];
   });
   a.count(w, mask, N * 4);
 }
@@ -48,15 +50,17 @@ template <class T> void read_small(Wave &w, const Instruction &i) {
   out.deliver(w, i, mask);
 }
 
-// --- writes -----------------------------------------------------------------------------------------------------------------
+// --- writes
+// -----------------------------------------------------------------------------------------------------------------
 
 template <unsigned N> void write_rows(Wave &w, const Instruction &i, uint32_t offset, const Operand &data) {
   const uint64_t mask = w.exec();
   const LdsAddresses a(w, i, offset);
-  const uint32_t(*rows)[kLanes] = &w.vgpr[data.reg];
+  const uint32_t (*rows)[kLanes] = &w.vgpr[data.reg];
   for_lanes(mask, [&](unsigned l) {
     uint32_t d[N];
-    for (unsigned k = 0; k < N; ++k) d[k] = rows[k][l];
+    for (unsigned k = 0; k < N; ++k)
+      d[k] = rows[k][l];
     lds_write(w, i, a.at[l], d, N * 4, int(l));
   });
   a.count(w, mask, N * 4);
@@ -83,7 +87,8 @@ template <class T, unsigned Shift> void write_small(Wave &w, const Instruction &
 
 /// GDS is another memory, which compilers for these architectures do not use.
 template <Handler H> Handler lds_only(const Instruction &i) {
-  if (i.gds) throw NotImplemented("gds");
+  if (i.gds)
+    throw NotImplemented("gds");
   return H;
 }
 
@@ -118,8 +123,8 @@ void register_ds(Registry &r) {
   r.select(Op::ds_write_b16, lds_only<write_small<uint16_t, 0>>);
   r.select(Op::ds_write_b8_d16_hi, lds_only<write_small<uint8_t, 16>>);
   r.select(Op::ds_write_b16_d16_hi, lds_only<write_small<uint16_t, 16>>);
-  for (Op op : {Op::ds_read_u8_d16, Op::ds_read_u8_d16_hi, Op::ds_read_i8_d16, Op::ds_read_i8_d16_hi, Op::ds_read_u16_d16,
-                Op::ds_read_u16_d16_hi})
+  for (Op op : {Op::ds_read_u8_d16, Op::ds_read_u8_d16_hi, Op::ds_read_i8_d16, Op::ds_read_i8_d16_hi,
+                Op::ds_read_u16_d16, Op::ds_read_u16_d16_hi})
     r.select(op, refuse_d16);
   r.set(Op::ds_nop, [](Wave &, const Instruction &) {});
   register_ds_atomics(r);

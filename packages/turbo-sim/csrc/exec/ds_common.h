@@ -14,10 +14,12 @@ namespace turbo_sim {
 /// Calls f(lane) for each lane of a mask, ascending.
 template <class F> inline void for_lanes(uint64_t mask, F f) {
   if (mask == ~uint64_t(0)) {
-    for (unsigned l = 0; l < kLanes; ++l) f(l);
+    for (unsigned l = 0; l < kLanes; ++l)
+      f(l);
     return;
   }
-  for (; mask; mask &= mask - 1) f(unsigned(std::countr_zero(mask)));
+  for (; mask; mask &= mask - 1)
+    f(unsigned(std::countr_zero(mask)));
 }
 
 /// LDS addresses of all lanes: VGPR + byte offset.
@@ -25,10 +27,12 @@ struct LdsAddresses {
   alignas(64) uint32_t at[kLanes];
   LdsAddresses(const Wave &w, const Instruction &i, uint32_t offset) {
     const uint32_t *v = w.vgpr[i.src[0].reg];
-    for (unsigned l = 0; l < kLanes; ++l) at[l] = v[l] + offset;
+    for (unsigned l = 0; l < kLanes; ++l)
+      at[l] = v[l] + offset;
   }
   void count(Wave &w, uint64_t mask, unsigned bytes) const {
-    if (w.worker->costs_on && mask) count_lds(w, at, mask, bytes);
+    if (w.worker->costs_on && mask)
+      count_lds(w, at, mask, bytes);
   }
 };
 
@@ -36,7 +40,8 @@ struct LdsAddresses {
 template <unsigned N> struct Rows {
   alignas(64) uint32_t v[N][kLanes] = {};
   void deliver(Wave &w, const Instruction &i, uint64_t mask, unsigned first = 0) const {
-    for (unsigned k = 0; k < N; ++k) deliver_vgpr(w, i, i.dst.reg + first + k, v[k], mask);
+    for (unsigned k = 0; k < N; ++k)
+      deliver_vgpr(w, i, i.dst.reg + first + k, v[k], mask);
   }
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Scalar arithmetic and logic: SOP2, SOP1, SOPC and the arithmetic part of SOPK.
-// SCC: carry or borrow for the unsigned, overflow for the signed 32-bit additions, "result is not zero" for logic and shifts.
+// SCC: carry or borrow for the unsigned, overflow for the signed 32-bit additions, "result is not zero" for logic and
+// shifts.
 #include "core/operands.h"
 #include "isa/registry.h"
 
@@ -17,44 +18,49 @@ void put32(Wave &w, const Instruction &i, uint32_t v) { w.sgpr[i.dst.reg] = v; }
 void put64(Wave &w, const Instruction &i, uint64_t v) { w.write64(i.dst.reg, v); }
 
 // One line per opcode: NAME(opcode, expression of a and b). KEEP leaves SCC alone, NZ sets it to "result != 0".
-#define BODY32(expr, scc_expr) \
-  [](Wave &w, const Instruction &i) { \
-    [[maybe_unused]] const uint32_t a = a32(w, i), b = b32(w, i); \
-    const uint32_t d = uint32_t(expr); \
-    scc_expr; \
-    put32(w, i, d); \
+#define BODY32(expr, scc_expr)                                                                                         \
+  [](Wave &w, const Instruction &i) {                                                                                  \
+    [[maybe_unused]] const uint32_t a = a32(w, i), b = b32(w, i);                                                      \
+    const uint32_t d = uint32_t(expr);                                                                                 \
+    scc_expr;                                                                                                          \
+    put32(w, i, d);                                                                                                    \
   }
-#define BODY64(expr, scc_expr) \
-  [](Wave &w, const Instruction &i) { \
-    [[maybe_unused]] const uint64_t a = a64(w, i); \
-    [[maybe_unused]] const uint64_t b = b64(w, i); \
-    const uint64_t d = uint64_t(expr); \
-    scc_expr; \
-    put64(w, i, d); \
+#define BODY64(expr, scc_expr)                                                                                         \
+  [](Wave &w, const Instruction &i) {                                                                                  \
+    [[maybe_unused]] const uint64_t a = a64(w, i);                                                                     \
+    [[maybe_unused]] const uint64_t b = b64(w, i);                                                                     \
+    const uint64_t d = uint64_t(expr);                                                                                 \
+    scc_expr;                                                                                                          \
+    put64(w, i, d);                                                                                                    \
   }
 #define NZ w.scc = d != 0
 #define KEEP (void)0
 
 uint64_t field(uint64_t a, uint32_t control, unsigned size, bool is_signed) {
   const unsigned offset = control & (size - 1), width = control >> 16 & 0x7f;
-  if (!width) return 0;
+  if (!width)
+    return 0;
   const unsigned avail = size - offset, n = width < avail ? width : avail;
   uint64_t v = a >> offset;
-  if (n < 64) v &= (uint64_t(1) << n) - 1;
+  if (n < 64)
+    v &= (uint64_t(1) << n) - 1;
   // A field that reaches beyond the top takes the sign from the top bit of the source.
-  if (is_signed && n < 64 && (v >> (n - 1) & 1)) v |= ~uint64_t(0) << n;
+  if (is_signed && n < 64 && (v >> (n - 1) & 1))
+    v |= ~uint64_t(0) << n;
   return v;
 }
 
 int32_t leading_same(uint64_t v, unsigned size) { // flbit_i32: leading bits equal to the sign, -1 if all are
   for (unsigned k = 1; k < size; ++k)
-    if ((v >> (size - 1 - k) & 1) != (v >> (size - 1) & 1)) return int32_t(k);
+    if ((v >> (size - 1 - k) & 1) != (v >> (size - 1) & 1))
+      return int32_t(k);
   return -1;
 }
 
 uint32_t bit_reverse(uint32_t v) {
   uint32_t r = 0;
-  for (unsigned k = 0; k < 32; ++k) r |= (v >> k & 1) << (31 - k);
+  for (unsigned k = 0; k < 32; ++k)
+    r |= (v >> k & 1) << (31 - k);
   return r;
 }
 uint64_t bit_reverse64(uint64_t v) { return uint64_t(bit_reverse(uint32_t(v))) << 32 | bit_reverse(uint32_t(v >> 32)); }
@@ -62,19 +68,22 @@ uint64_t bit_reverse64(uint64_t v) { return uint64_t(bit_reverse(uint32_t(v))) <
 uint64_t whole_quads(uint64_t v) { // wqm: every group of four bits becomes all ones if any is set
   uint64_t r = 0;
   for (unsigned k = 0; k < 64; k += 4)
-    if (v >> k & 15) r |= uint64_t(15) << k;
+    if (v >> k & 15)
+      r |= uint64_t(15) << k;
   return r;
 }
 uint64_t quad_mask(uint64_t v) {
   uint64_t r = 0;
   for (unsigned k = 0; k < 64; k += 4)
-    if (v >> k & 15) r |= uint64_t(1) << (k / 4);
+    if (v >> k & 15)
+      r |= uint64_t(1) << (k / 4);
   return r;
 }
 uint64_t replicate(uint32_t v) { // each bit twice
   uint64_t r = 0;
   for (unsigned k = 0; k < 32; ++k)
-    if (v >> k & 1) r |= uint64_t(3) << (2 * k);
+    if (v >> k & 1)
+      r |= uint64_t(3) << (2 * k);
   return r;
 }
 
@@ -128,13 +137,13 @@ void sop2(Registry &r) {
   r.set(Op::s_pack_lh_b32_b16, BODY32((a & 0xffff) | (b & 0xffff0000), KEEP));
   r.set(Op::s_pack_hh_b32_b16, BODY32(a >> 16 | (b & 0xffff0000), KEEP));
   // 64-bit operations with a 32-bit second operand
-#define SHIFT64(expr, scc_expr) \
-  [](Wave &w, const Instruction &i) { \
-    const uint64_t a = a64(w, i); \
-    const uint32_t b = b32(w, i); \
-    const uint64_t d = uint64_t(expr); \
-    scc_expr; \
-    put64(w, i, d); \
+#define SHIFT64(expr, scc_expr)                                                                                        \
+  [](Wave &w, const Instruction &i) {                                                                                  \
+    const uint64_t a = a64(w, i);                                                                                      \
+    const uint32_t b = b32(w, i);                                                                                      \
+    const uint64_t d = uint64_t(expr);                                                                                 \
+    scc_expr;                                                                                                          \
+    put64(w, i, d);                                                                                                    \
   }
   r.set(Op::s_lshl_b64, SHIFT64(a << (b & 63), NZ));
   r.set(Op::s_lshr_b64, SHIFT64(a >> (b & 63), NZ));
@@ -147,26 +156,26 @@ void sop2(Registry &r) {
 }
 
 void sop1(Registry &r) {
-#define ONE32(expr, scc_expr) \
-  [](Wave &w, const Instruction &i) { \
-    const uint32_t a = a32(w, i); \
-    const uint32_t d = uint32_t(expr); \
-    scc_expr; \
-    put32(w, i, d); \
+#define ONE32(expr, scc_expr)                                                                                          \
+  [](Wave &w, const Instruction &i) {                                                                                  \
+    const uint32_t a = a32(w, i);                                                                                      \
+    const uint32_t d = uint32_t(expr);                                                                                 \
+    scc_expr;                                                                                                          \
+    put32(w, i, d);                                                                                                    \
   }
-#define ONE64(expr, scc_expr) \
-  [](Wave &w, const Instruction &i) { \
-    const uint64_t a = a64(w, i); \
-    const uint64_t d = uint64_t(expr); \
-    scc_expr; \
-    put64(w, i, d); \
+#define ONE64(expr, scc_expr)                                                                                          \
+  [](Wave &w, const Instruction &i) {                                                                                  \
+    const uint64_t a = a64(w, i);                                                                                      \
+    const uint64_t d = uint64_t(expr);                                                                                 \
+    scc_expr;                                                                                                          \
+    put64(w, i, d);                                                                                                    \
   }
-#define COUNT64(expr, scc_expr) \
-  [](Wave &w, const Instruction &i) { \
-    const uint64_t a = a64(w, i); \
-    const uint32_t d = uint32_t(expr); \
-    scc_expr; \
-    put32(w, i, d); \
+#define COUNT64(expr, scc_expr)                                                                                        \
+  [](Wave &w, const Instruction &i) {                                                                                  \
+    const uint64_t a = a64(w, i);                                                                                      \
+    const uint32_t d = uint32_t(expr);                                                                                 \
+    scc_expr;                                                                                                          \
+    put32(w, i, d);                                                                                                    \
   }
   r.set(Op::s_mov_b32, ONE32(a, KEEP));
   r.set(Op::s_mov_b64, ONE64(a, KEEP));
@@ -197,22 +206,20 @@ void sop1(Registry &r) {
   r.set(Op::s_abs_i32, ONE32(int32_t(a) < 0 ? 0u - a : a, NZ));
   r.set(Op::s_bitset0_b32, ONE32(w.sgpr[i.dst.reg] & ~(1u << (a & 31)), KEEP));
   r.set(Op::s_bitset1_b32, ONE32(w.sgpr[i.dst.reg] | 1u << (a & 31), KEEP));
-  r.set(Op::s_bitset0_b64, [](Wave &w, const Instruction &i) {
-    put64(w, i, w.read64(i.dst.reg) & ~(uint64_t(1) << (a32(w, i) & 63)));
-  });
-  r.set(Op::s_bitset1_b64, [](Wave &w, const Instruction &i) {
-    put64(w, i, w.read64(i.dst.reg) | uint64_t(1) << (a32(w, i) & 63));
-  });
+  r.set(Op::s_bitset0_b64,
+        [](Wave &w, const Instruction &i) { put64(w, i, w.read64(i.dst.reg) & ~(uint64_t(1) << (a32(w, i) & 63))); });
+  r.set(Op::s_bitset1_b64,
+        [](Wave &w, const Instruction &i) { put64(w, i, w.read64(i.dst.reg) | uint64_t(1) << (a32(w, i) & 63)); });
   r.set(Op::s_bitreplicate_b64_b32, [](Wave &w, const Instruction &i) { put64(w, i, replicate(a32(w, i))); });
 
   // d = EXEC; EXEC = f(source a, old EXEC e); SCC = EXEC != 0. The wrexec forms write d = new EXEC.
-#define SAVEEXEC(expr, d_expr) \
-  [](Wave &w, const Instruction &i) { \
-    const uint64_t a = a64(w, i), e = w.exec(); \
-    const uint64_t n = expr; \
-    w.write64(kExec, n); \
-    put64(w, i, d_expr); \
-    w.scc = n != 0; \
+#define SAVEEXEC(expr, d_expr)                                                                                         \
+  [](Wave &w, const Instruction &i) {                                                                                  \
+    const uint64_t a = a64(w, i), e = w.exec();                                                                        \
+    const uint64_t n = expr;                                                                                           \
+    w.write64(kExec, n);                                                                                               \
+    put64(w, i, d_expr);                                                                                               \
+    w.scc = n != 0;                                                                                                    \
   }
   r.set(Op::s_and_saveexec_b64, SAVEEXEC(a & e, e));
   r.set(Op::s_or_saveexec_b64, SAVEEXEC(a | e, e));
@@ -228,15 +235,15 @@ void sop1(Registry &r) {
   r.set(Op::s_andn2_wrexec_b64, SAVEEXEC(a & ~e, n));
 }
 
-#define COMPARE(cond) \
-  [](Wave &w, const Instruction &i) { \
-    const uint32_t a = a32(w, i), b = b32(w, i); \
-    w.scc = (cond); \
+#define COMPARE(cond)                                                                                                  \
+  [](Wave &w, const Instruction &i) {                                                                                  \
+    const uint32_t a = a32(w, i), b = b32(w, i);                                                                       \
+    w.scc = (cond);                                                                                                    \
   }
-#define COMPARE_K(cond) \
-  [](Wave &w, const Instruction &i) { \
-    const uint32_t a = a32(w, i), b = K; \
-    w.scc = (cond); \
+#define COMPARE_K(cond)                                                                                                \
+  [](Wave &w, const Instruction &i) {                                                                                  \
+    const uint32_t a = a32(w, i), b = K;                                                                               \
+    w.scc = (cond);                                                                                                    \
   }
 
 void sopc(Registry &r) {
@@ -268,7 +275,8 @@ void sopc(Registry &r) {
 void sopk(Registry &r) {
   r.set(Op::s_movk_i32, [](Wave &w, const Instruction &i) { put32(w, i, uint32_t(i.imm)); });
   r.set(Op::s_cmovk_i32, [](Wave &w, const Instruction &i) {
-    if (w.scc) put32(w, i, uint32_t(i.imm));
+    if (w.scc)
+      put32(w, i, uint32_t(i.imm));
   });
   r.set(Op::s_addk_i32, [](Wave &w, const Instruction &i) {
     const uint32_t a = w.sgpr[i.dst.reg], b = uint32_t(i.imm), d = a + b;

@@ -44,7 +44,8 @@ TURBO_SIM_API void turbo_sim_withdraw_next() {
   s.next_launch.clear();
 }
 
-/// From now on torch's CPU tensors have bounds in launches that announce nothing. 0 where torch is not loaded or built otherwise.
+/// From now on torch's CPU tensors have bounds in launches that announce nothing. 0 where torch is not loaded or built
+/// otherwise.
 TURBO_SIM_API int turbo_sim_track_torch() { return track_torch(); }
 
 /// Text of this thread's last error, whole ("" after none): callers of HIP often cut it.
@@ -53,7 +54,10 @@ TURBO_SIM_API const char *turbo_sim_last_text() { return error_text(kLaunchFailu
 TURBO_SIM_API uint64_t turbo_sim_counter(const char *which) {
   State &s = state();
   const std::string name = which;
-  return name == "instructions" ? s.instructions : name == "launches" ? s.launches : name == "findings" ? s.findings : 0;
+  return name == "instructions" ? s.instructions
+         : name == "launches"   ? s.launches
+         : name == "findings"   ? s.findings
+                                : 0;
 }
 
 /// Profiles recorded so far as a JSON list; they are forgotten.
@@ -61,7 +65,8 @@ TURBO_SIM_API const char *turbo_sim_take_profiles() {
   State &s = state();
   std::lock_guard<std::mutex> lock(s.mutex);
   text = "[";
-  for (const std::string &p : s.profiles) text += (text.size() > 1 ? ",\n" : "") + p;
+  for (const std::string &p : s.profiles)
+    text += (text.size() > 1 ? ",\n" : "") + p;
   text += "]";
   s.profiles.clear();
   return text.c_str();

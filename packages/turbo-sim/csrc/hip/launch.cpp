@@ -23,14 +23,16 @@ size_t image_size(const uint8_t *p) {
     const uint64_t sections = at<uint64_t>(p, 40), segments = at<uint64_t>(p, 32);
     const unsigned section_size = at<uint16_t>(p, 58), section_count = at<uint16_t>(p, 60);
     const unsigned segment_size = at<uint16_t>(p, 54), segment_count = at<uint16_t>(p, 56);
-    uint64_t end = std::max(sections + uint64_t(section_size) * section_count, segments + uint64_t(segment_size) * segment_count);
+    uint64_t end =
+        std::max(sections + uint64_t(section_size) * section_count, segments + uint64_t(segment_size) * segment_count);
     for (unsigned k = 0; k < segment_count; ++k) {
       const uint8_t *s = p + segments + k * segment_size;
       end = std::max(end, at<uint64_t>(s, 8) + at<uint64_t>(s, 32));
     }
     for (unsigned k = 0; k < section_count; ++k) {
       const uint8_t *s = p + sections + k * section_size;
-      if (at<uint32_t>(s, 4) != 8) end = std::max(end, at<uint64_t>(s, 24) + at<uint64_t>(s, 32));
+      if (at<uint32_t>(s, 4) != 8)
+        end = std::max(end, at<uint64_t>(s, 24) + at<uint64_t>(s, 32));
     }
     return size_t(end);
   }
@@ -53,16 +55,21 @@ std::vector<uint8_t> kernel_arguments(const Kernel &k, void **params, void **ext
     const void *buffer = nullptr;
     size_t size = 0;
     for (unsigned n = 0; extra[n] && extra[n] != reinterpret_cast<void *>(3); n += 2) {
-      if (extra[n] == reinterpret_cast<void *>(1)) buffer = extra[n + 1];
-      if (extra[n] == reinterpret_cast<void *>(2)) size = *static_cast<size_t *>(extra[n + 1]);
+      if (extra[n] == reinterpret_cast<void *>(1))
+        buffer = extra[n + 1];
+      if (extra[n] == reinterpret_cast<void *>(2))
+        size = *static_cast<size_t *>(extra[n + 1]);
     }
-    if (buffer) bytes.assign(static_cast<const uint8_t *>(buffer), static_cast<const uint8_t *>(buffer) + size);
+    if (buffer)
+      bytes.assign(static_cast<const uint8_t *>(buffer), static_cast<const uint8_t *>(buffer) + size);
     return bytes;
   }
   unsigned n = 0;
   for (const KernelArg &a : k.args) {
-    if (a.kind.rfind("hidden_", 0) == 0) continue;
-    if (!params) throw std::invalid_argument("kernel " + k.name + " has arguments, none were given");
+    if (a.kind.rfind("hidden_", 0) == 0)
+      continue;
+    if (!params)
+      throw std::invalid_argument("kernel " + k.name + " has arguments, none were given");
     bytes.resize(std::max<size_t>(bytes.size(), a.offset + a.size));
     std::memcpy(bytes.data() + a.offset, params[n++], a.size);
   }
@@ -70,16 +77,20 @@ std::vector<uint8_t> kernel_arguments(const Kernel &k, void **params, void **ext
 }
 
 std::string describe(const std::vector<FindingText> &findings, const std::string &arch) {
-  std::string s = "turbo-sim (" + arch + "): " + std::to_string(findings.size()) + (findings.size() == 1 ? " finding" : " findings");
-  for (size_t k = 0; k < std::min(findings.size(), kFindingsInText); ++k) s += "\n  " + findings[k].text();
-  if (findings.size() > kFindingsInText) s += "\n  ...";
+  std::string s = "turbo-sim (" + arch + "): " + std::to_string(findings.size()) +
+                  (findings.size() == 1 ? " finding" : " findings");
+  for (size_t k = 0; k < std::min(findings.size(), kFindingsInText); ++k)
+    s += "\n  " + findings[k].text();
+  if (findings.size() > kFindingsInText)
+    s += "\n  ...";
   return s;
 }
 
 } // namespace
 
 int load_module(Module **out, const void *image) {
-  if (!out || !image) return fail(kInvalidValue);
+  if (!out || !image)
+    return fail(kInvalidValue);
   State &s = state();
   try {
     const auto *p = static_cast<const uint8_t *>(image);
@@ -93,21 +104,26 @@ int load_module(Module **out, const void *image) {
 }
 
 int get_function(Function **out, Module *m, const char *name) {
-  if (!out || !m || !name) return fail(kInvalidValue);
+  if (!out || !m || !name)
+    return fail(kInvalidValue);
   const Kernel *k = m->object->find(name);
-  if (!k) return fail(kNotFound, std::string("turbo-sim: no kernel ") + name + " in this code object");
+  if (!k)
+    return fail(kNotFound, std::string("turbo-sim: no kernel ") + name + " in this code object");
   *out = new Function{m, k};
   return kSuccess;
 }
 
-int launch(Function *f, const uint32_t (&grid)[3], const uint32_t (&block)[3], uint32_t shared, void **params, void **extra) {
-  if (!f) return fail(kInvalidHandle);
+int launch(Function *f, const uint32_t (&grid)[3], const uint32_t (&block)[3], uint32_t shared, void **params,
+           void **extra) {
+  if (!f)
+    return fail(kInvalidHandle);
   State &s = state();
   const std::shared_ptr<CodeObject> object = f->module->object;
   const std::string arch = arch_name(object->arch);
   std::lock_guard<std::mutex> lock(s.mutex); // one launch at a time: it uses all threads
   if (arch != s.arch)
-    return fail(kNoBinaryForGpu, "turbo-sim: kernel " + f->kernel->name + " is for " + arch + ", the simulated device is " + s.arch);
+    return fail(kNoBinaryForGpu,
+                "turbo-sim: kernel " + f->kernel->name + " is for " + arch + ", the simulated device is " + s.arch);
   try {
     LaunchArgs a;
     std::copy(grid, grid + 3, a.grid);
@@ -120,8 +136,10 @@ int launch(Function *f, const uint32_t (&grid)[3], const uint32_t (&block)[3], u
     ++s.launches;
     s.instructions += r.instructions;
     s.findings += r.findings.size();
-    if (s.record && s.profiles.size() < kProfilesKept) s.profiles.push_back(profile_json(*object, *f->kernel, r));
-    if (r.findings.empty() || s.keep_going) return kSuccess;
+    if (s.record && s.profiles.size() < kProfilesKept)
+      s.profiles.push_back(profile_json(*object, *f->kernel, r));
+    if (r.findings.empty() || s.keep_going)
+      return kSuccess;
     return fail(kLaunchFailure, describe(r.findings, arch));
   } catch (const std::invalid_argument &e) {
     return fail(kInvalidConfiguration, std::string("turbo-sim: ") + e.what());

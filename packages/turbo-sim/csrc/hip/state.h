@@ -33,17 +33,20 @@ enum class Bounds { Known, Process }; // announced and allocated blocks; all of 
 
 struct State {
   std::mutex mutex;
-  // --- settings: TURBO_SIM_* variables at first use, turbo_sim_set() later -------------------------------------------------------
+  // --- settings: TURBO_SIM_* variables at first use, turbo_sim_set() later
+  // -------------------------------------------------------
   std::string arch = "gfx950";
   Options options;
   Bounds bounds = Bounds::Known;
   bool keep_going = false; // findings are recorded but the launch succeeds
   bool record = false;     // keep a profile of every launch
-  // --- memory -----------------------------------------------------------------------------------------------------------------------
-  std::map<uint64_t, Allocation> blocks;    // hipMalloc, by begin
-  std::vector<Allocation> announced;        // valid until cleared
-  std::vector<Allocation> next_launch;      // valid for one launch
-  // --- results ----------------------------------------------------------------------------------------------------------------------
+  // --- memory
+  // -----------------------------------------------------------------------------------------------------------------------
+  std::map<uint64_t, Allocation> blocks; // hipMalloc, by begin
+  std::vector<Allocation> announced;     // valid until cleared
+  std::vector<Allocation> next_launch;   // valid for one launch
+  // --- results
+  // ----------------------------------------------------------------------------------------------------------------------
   std::vector<std::string> profiles; // JSON
   uint64_t instructions = 0, launches = 0, findings = 0;
 };
@@ -68,10 +71,12 @@ void set(State &, const std::string &key, const std::string &value);
 
 int load_module(Module **, const void *image);
 int get_function(Function **, Module *, const char *name);
-int launch(Function *, const uint32_t (&grid)[3], const uint32_t (&block)[3], uint32_t shared, void **params, void **extra);
+int launch(Function *, const uint32_t (&grid)[3], const uint32_t (&block)[3], uint32_t shared, void **params,
+           void **extra);
 
-/// The map for a launch, sorted and without overlaps: announced memory and hipMalloc blocks; without announcements for this launch
-/// torch's CPU tensors too, if every address among the arguments lies in known memory; else the process's mappings.
+/// The map for a launch, sorted and without overlaps: announced memory and hipMalloc blocks; without announcements for
+/// this launch torch's CPU tensors too, if every address among the arguments lies in known memory; else the process's
+/// mappings.
 std::vector<Allocation> memory_map(State &, const std::vector<uint8_t> &kernarg);
 
 /// Keeps a list of torch's CPU allocations from now on (torch_memory.cpp); false where that cannot be done.

@@ -26,7 +26,8 @@ Code decode_section(Arch, const uint8_t *p, size_t size);
 /// Text of the error of an instruction that cannot be executed ("" if it can be).
 std::string stop_reason(Arch, const uint8_t *p, size_t avail);
 
-// --- pieces shared by decode*.cpp ---------------------------------------------------------------------------------------
+// --- pieces shared by decode*.cpp
+// ---------------------------------------------------------------------------------------
 struct Words {
   uint32_t w[4] = {0, 0, 0, 0};
   unsigned avail = 0; // words that are there

@@ -28,7 +28,7 @@ enum class Format : uint8_t {
   Invalid,
   SOP1, SOP2, SOPC, SOPK, SOPP, SMEM,
   VOP1, VOP2, VOPC, // 32-bit forms, with DPP or SDWA word if has_dpp / has_sdwa
-  VOP3,             // 64-bit form of VOP1/2/C and of the VOP3-only opcodes, also those with a scalar destination (VOP3B)
+  VOP3,             // 64-bit form of VOP1/2/C and the VOP3-only opcodes, also with a scalar destination (VOP3B)
   VOP3P,            // packed and mixed-precision
   MFMA,             // VOP3P-MAI, also v_accvgpr_*; scaled forms are 16 bytes
   DS, MUBUF, MTBUF, FLAT, GLOBAL, SCRATCH,
@@ -37,7 +37,7 @@ enum class Format : uint8_t {
 
 enum class Kind : uint8_t {
   None,     // operand absent ("off" for saddr/vaddr)
-  Scalar,   // reg = index into Wave::sgpr (0..127: SGPRs, 102 flat_scratch, 104 xnack, 106 VCC, 108 ttmp, 124 M0, 126 EXEC)
+  Scalar,   // reg = index into Wave::sgpr (SGPRs, 102 flat_scratch, 104 xnack, 106 VCC, 108 ttmp, 124 M0, 126 EXEC)
   Vgpr,     // reg = row of Wave::vgpr, 0..255
   Agpr,     // reg = row of Wave::vgpr, 256..511 (already offset: treat as Vgpr)
   Constant, // inline constant: value holds the bits, already in the operand's own type (f16, f32 or f64 pattern)
@@ -45,7 +45,9 @@ enum class Kind : uint8_t {
   Special   // reg = SpecialReg, value depends on the wave's state
 };
 
-enum class SpecialReg : uint8_t { SharedBase, SharedLimit, PrivateBase, PrivateLimit, PopsExitingWaveId, Vccz, Execz, Scc, LdsDirect };
+enum class SpecialReg : uint8_t {
+  SharedBase, SharedLimit, PrivateBase, PrivateLimit, PopsExitingWaveId, Vccz, Execz, Scc, LdsDirect
+};
 
 /// Type of an operand as far as constants, modifiers and disassembly care.
 enum class Type : uint8_t { None, B8, B16, F16, BF16, B32, I32, F32, B64, I64, F64, Packed16, PackedF16, PackedF32 };
@@ -79,11 +81,11 @@ enum class InstClass : uint8_t { Salu, Smem, Branch, Wait, Barrier, Message, Val
 ///             v_fmac/v_mac: the accumulator is dst itself, src[2] is None; v_madmk/v_fmamk: the literal is src[1],
 ///             v_madak/v_fmaak: the literal is src[2] (so all of them are D = src0 * src1 + src2);
 ///             v_swap, v_permlane*_swap: dst and src[0] are both read and written
-///   MFMA      dst, src[0] = A, src[1] = B, src[2] = C; scaled: src[3] = scale of A, src[4] = scale of B (Constant 0 allowed)
+///   MFMA      dst, src[0] = A, src[1] = B, src[2] = C; scaled: src[3] = scale of A, src[4] = scale of B
 ///   DS        src[0] = address, src[1] = data0, src[2] = data1, dst; offset (16 bit) or offset0 / offset1
-///   MUBUF     src[0] = vaddr (1 or 2 VGPRs, None if neither offen nor idxen; idxen first), src[1] = descriptor (4 SGPRs),
-///             src[2] = soffset; loads: dst; stores and atomics: src[3] = data, atomics with sc0 (return): dst too; offset
-///   FLAT/GLOBAL/SCRATCH   src[0] = vaddr (None: off), src[1] = saddr (None: off), src[3] = store/atomic data, dst; offset
+///   MUBUF     src[0] = vaddr (1 or 2 VGPRs, None without offen and idxen; index first), src[1] = descriptor (4 SGPRs),
+///             src[2] = soffset; loads: dst; stores and atomics: src[3] = data, atomics with sc0: dst too; offset
+///   FLAT...   src[0] = vaddr (None: off), src[1] = saddr (None: off), src[3] = store/atomic data, dst; offset
 struct Instruction {
   Handler exec = nullptr;
   Op op = Op::invalid;

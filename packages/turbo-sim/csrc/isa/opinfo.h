@@ -23,7 +23,8 @@ struct OpInfo {
 
 const OpInfo &op_info(Op);
 
-/// Opcode `code` of an encoding, or Op::invalid. VOP3 resolves the promoted VOPC (0x000), VOP2 (0x100), VOP1 (0x140) ranges.
+/// Opcode `code` of an encoding, or Op::invalid. VOP3 resolves the promoted VOPC (0x000), VOP2 (0x100), VOP1 (0x140)
+/// ranges.
 Op find_op(Arch, Format, unsigned code);
 
 } // namespace turbo_sim

@@ -10,7 +10,8 @@
 namespace turbo_sim {
 
 /// Thrown by a selector for a form that is not implemented. The text names the modifier, e.g. "omod".
-/// The loader then binds a handler that stops the launch with "<disassembly>: not implemented: <text>" when it is reached.
+/// The loader then binds a handler that stops the launch with "<disassembly>: not implemented: <text>" when it is
+/// reached.
 struct NotImplemented : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

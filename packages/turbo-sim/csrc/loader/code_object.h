@@ -25,7 +25,7 @@ struct Kernel {
   std::string name;
   // Kernel descriptor
   uint32_t lds_bytes = 0, scratch_bytes = 0, kernarg_bytes = 0;
-  uint64_t entry_address = 0;   // host address of the first instruction
+  uint64_t entry_address = 0; // host address of the first instruction
   uint32_t rsrc1 = 0, rsrc2 = 0, rsrc3 = 0;
   uint16_t properties = 0, preload_dwords = 0, preload_offset = 0;
   // Metadata note; 0 / empty where there is none
@@ -33,8 +33,8 @@ struct Kernel {
   uint32_t max_workgroup = 0, vgpr_count = 0, agpr_count = 0, sgpr_count = 0, vgpr_spills = 0, sgpr_spills = 0;
   uint32_t kernarg_metadata_bytes = 0;
 
-  uint32_t total_vgprs() const { return ((rsrc1 & 63) + 1) * 8; }       // both files together, allocated
-  uint32_t arch_vgprs() const { return ((rsrc3 & 63) + 1) * 4; }        // AGPRs begin here
+  uint32_t total_vgprs() const { return ((rsrc1 & 63) + 1) * 8; } // both files together, allocated
+  uint32_t arch_vgprs() const { return ((rsrc3 & 63) + 1) * 4; }  // AGPRs begin here
   uint32_t user_sgprs() const { return rsrc2 >> 1 & 31; }
 };
 
@@ -50,8 +50,8 @@ public:
   static std::shared_ptr<CodeObject> load(const uint8_t *p, size_t size, const std::string &arch = "");
 
   /// One kernel "kernel" from bare machine code: kernel arguments at s[0:1], work-group ids in s2, s3, s4. For tests.
-  static std::shared_ptr<CodeObject> from_text(Arch, const uint8_t *p, size_t size, uint32_t lds_bytes, uint32_t scratch_bytes,
-                                               uint32_t vgprs, uint32_t agprs);
+  static std::shared_ptr<CodeObject> from_text(Arch, const uint8_t *p, size_t size, uint32_t lds_bytes,
+                                               uint32_t scratch_bytes, uint32_t vgprs, uint32_t agprs);
 
   Arch arch = Arch::gfx950;
   Code code;

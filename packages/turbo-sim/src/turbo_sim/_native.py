@@ -33,7 +33,8 @@ def _load(level: str) -> ModuleType | None:
         if not found:
             return None
         spec = importlib.util.spec_from_file_location(name, found[0])
-        assert spec and spec.loader
+        if spec is None or spec.loader is None:
+            return None
         loaded = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(loaded)
         return loaded
@@ -50,7 +51,9 @@ def _pick() -> tuple[str, ModuleType]:
         found = _load(level)
         if found is not None:
             return level, found
-    raise ImportError("turbo-sim's compiled module is missing; reinstall the wheel, or set TURBO_SIM_MODULE_DIR to a build folder")
+    raise ImportError(
+        "turbo-sim's compiled module is missing; reinstall the wheel, or set TURBO_SIM_MODULE_DIR to a build folder"
+    )
 
 
 level, module = _pick()

@@ -144,9 +144,10 @@ def use(
         checks: True for all, False for none, or names out of bounds, uninit, wait, race, registers, hazard.
         costs: count what a profile needs; `Session.profiles()` returns them.
         findings: "error": a launch with findings raises SimulationError; "keep": they are only counted and profiled.
-        bounds: "known": a Triton kernel may touch its own arguments' memory, a HIP kernel torch's CPU tensors; "process":
+        bounds: "known": a Triton kernel may touch its own arguments' memory, a HIP kernel torch's CPU tensors;
+        "process":
             whatever the process has mapped. For kernels that follow pointers stored in memory. A HIP launch with an
-            address in memory of unknown extent (a numpy array, a tensor from before the first `use`) is "process" too.
+            address in memory of unknown extent (a numpy array, a tensor older than the first `use`) is "process" too.
         threads: host threads, 0 for all. seed: not 0 interleaves waves at random, reproducibly.
         max_steps: stop a wave after that many instructions; 0: never.
         mfma: "exact" (sums in float64) or "cdna3" (the published model of CDNA3's adder).

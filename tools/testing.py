@@ -123,9 +123,9 @@ def arch_plan(arch: str, found: list[Device], arguments: list[str] | None = None
     else:
         here = ", ".join(sorted({f"{device.name} ({device.arch})" for device in found})) or "no GPU"
         line = (
-            f"{arch}: no such card here ({here}): turbo-sim executes the wheels' HIP and Triton kernels as {arch} machine "
-            f"code on the CPU, every configuration is compiled for {arch} and audited, and the op tests run on the CPU, "
-            f"Triton's in its interpreter with the choices made for {arch}"
+            f"{arch}: no such card here ({here}): turbo-sim executes the wheels' HIP and Triton kernels as {arch} "
+            f"machine code on the CPU, the kernels are compiled for {arch} and audited, and the op tests run on the "
+            f"CPU, Triton's in its interpreter with the choices made for {arch}"
         )
         compiled = {"TRITON_INTERPRET": "0"}  # the simulator runs compiled kernels
         simulated = [

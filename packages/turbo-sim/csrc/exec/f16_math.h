@@ -52,8 +52,10 @@ struct F16Nearest {
 };
 /// Calls f with the rounding that MODE asks for, so that the common one is inlined into the lane loop.
 template <class F> inline void with_f16_rounding(const Mode &m, F f) {
-  if (m.round64 == 0 && !m.fp16_ovfl) f(F16Nearest{});
-  else f(F16Rounding(m));
+  if (m.round64 == 0 && !m.fp16_ovfl)
+    f(F16Nearest{});
+  else
+    f(F16Rounding(m));
 }
 
 /// First NaN among the sources made quiet, or the default NaN.

@@ -33,7 +33,8 @@ struct Accumulator {
 
 MfmaOperands operands(Wave &w, const Instruction &i, const Accumulator &c) {
   const Options *options = w.worker->launch->options;
-  if (options && options->mfma_cdna3) throw Fault("mfma_cdna3: the CDNA3 summation is not implemented");
+  if (options && options->mfma_cdna3)
+    throw Fault("mfma_cdna3: the CDNA3 summation is not implemented");
   MfmaOperands o{};
   o.a = w.vgpr[i.src[0].reg];
   o.b = w.vgpr[i.src[1].reg];
@@ -84,7 +85,8 @@ Element f8f6f4_element(unsigned format) { // CBSZ for A, BLGP for B
 const uint8_t *scales(const Wave &w, const Operand &o, unsigned select, uint8_t *out) {
   Lanes tmp;
   const uint32_t *row = row32(w, o, 0, tmp);
-  for (unsigned l = 0; l < kLanes; ++l) out[l] = uint8_t(row[l] >> (8 * select));
+  for (unsigned l = 0; l < kLanes; ++l)
+    out[l] = uint8_t(row[l] >> (8 * select));
   return out;
 }
 
@@ -101,24 +103,31 @@ template <unsigned M, unsigned K, bool SCALED> void run_f8f6f4(Wave &w, const In
 
 // --- which modifiers a form takes ----------------------------------------------------------------------------------
 void require_vector_inputs(const Instruction &i) {
-  if (!i.src[0].is_vector() || !i.src[1].is_vector()) throw NotImplemented("A or B that is no vector register");
+  if (!i.src[0].is_vector() || !i.src[1].is_vector())
+    throw NotImplemented("A or B that is no vector register");
 }
 template <Handler H, unsigned BLOCKS> Handler plain_form(const Instruction &i) {
   require_vector_inputs(i);
-  if (BLOCKS == 1 && i.cbsz) throw NotImplemented("cbsz on a form with one block");
-  if (i.cbsz && ((1u << i.cbsz) > BLOCKS || i.abid >= 1u << i.cbsz)) throw NotImplemented("cbsz or abid out of range");
-  if (!i.cbsz && i.abid) throw NotImplemented("abid without cbsz");
-  if (i.blgp) throw NotImplemented("blgp");
+  if (BLOCKS == 1 && i.cbsz)
+    throw NotImplemented("cbsz on a form with one block");
+  if (i.cbsz && ((1u << i.cbsz) > BLOCKS || i.abid >= 1u << i.cbsz))
+    throw NotImplemented("cbsz or abid out of range");
+  if (!i.cbsz && i.abid)
+    throw NotImplemented("abid without cbsz");
+  if (i.blgp)
+    throw NotImplemented("blgp");
   return H;
 }
 template <Handler H> Handler f64_form(const Instruction &i) {
   require_vector_inputs(i);
-  if (i.cbsz || i.abid) throw NotImplemented("cbsz or abid on an f64 form");
+  if (i.cbsz || i.abid)
+    throw NotImplemented("cbsz or abid on an f64 form");
   return H;
 }
 template <Handler PLAIN, Handler SCALED> Handler f8f6f4_form(const Instruction &i) {
   require_vector_inputs(i);
-  if (i.cbsz > 4 || i.blgp > 4) throw NotImplemented("this cbsz or blgp format");
+  if (i.cbsz > 4 || i.blgp > 4)
+    throw NotImplemented("this cbsz or blgp format");
   return i.src[3].present() ? SCALED : PLAIN;
 }
 

@@ -13,8 +13,8 @@
 //
 // Numerics: products are exact in double (f64 excepted), summed in double together with C, and rounded once to float.
 // Hardware sums in groups with fewer bits, so results agree within a tolerance, not bit for bit. Subnormals are
-// kept and MODE is ignored, as on CDNA3. A NaN result is 0x7FC00000. xf32 drops the low 13 bits of its inputs. i8 sums are
-// exact and wrap at 32 bits. f64 is a chain of fused multiply-adds in ascending k.
+// kept and MODE is ignored, as on CDNA3. A NaN result is 0x7FC00000. xf32 drops the low 13 bits of its inputs. i8 sums
+// are exact and wrap at 32 bits. f64 is a chain of fused multiply-adds in ascending k.
 #pragma once
 
 #include <cstdint>

@@ -19,10 +19,10 @@ namespace turbo_sim {
 // --- modifiers that a handler deals with ---------------------------------------------------------------------------
 enum Allow : unsigned {
   kInt = 0,
-  kNegAbs = 1,  // neg and abs
+  kNegAbs = 1, // neg and abs
   kOmod = 2,
   kClamp = 4,
-  kOpSel = 8,   // VOP3 op_sel (16-bit halves, byte selects)
+  kOpSel = 8, // VOP3 op_sel (16-bit halves, byte selects)
   kFloat = kNegAbs | kOmod | kClamp,
 };
 
@@ -40,10 +40,12 @@ class RoundingScope {
 public:
   explicit RoundingScope(uint8_t round) : active_(round != 0) {
     static constexpr int kHost[4] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
-    if (active_) set(kHost[round]);
+    if (active_)
+      set(kHost[round]);
   }
   ~RoundingScope() {
-    if (active_) set(FE_TONEAREST);
+    if (active_)
+      set(FE_TONEAREST);
   }
   RoundingScope(const RoundingScope &) = delete;
   RoundingScope &operator=(const RoundingScope &) = delete;
@@ -121,19 +123,22 @@ void settle_f16(const Wave &, const Instruction &, uint32_t *values);
 template <class F> inline void unary32(Wave &w, const Instruction &i, F f) {
   Lanes ta, out;
   const uint32_t *a = src32(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(a[l]);
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = f(a[l]);
   write32(w, i, out.v);
 }
 template <class F> inline void binary32(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, out;
   const uint32_t *a = src32(w, i, 0, ta), *b = src32(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(a[l], b[l]);
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = f(a[l], b[l]);
   write32(w, i, out.v);
 }
 template <class F> inline void ternary32(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, tc, out;
   const uint32_t *a = src32(w, i, 0, ta), *b = src32(w, i, 1, tb), *c = src32(w, i, 2, tc);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(a[l], b[l], c[l]);
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = f(a[l], b[l], c[l]);
   write32(w, i, out.v);
 }
 

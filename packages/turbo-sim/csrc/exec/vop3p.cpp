@@ -21,19 +21,22 @@ struct Halves {
       high.v[l] = (row[l] >> shift_high & 0xFFFF) ^ flip_high;
     }
     if (is_float && !keep_input_denormals(w.mode.denorm64))
-      for (unsigned l = 0; l < kLanes; ++l) low.v[l] = flush16(low.v[l]), high.v[l] = flush16(high.v[l]);
+      for (unsigned l = 0; l < kLanes; ++l)
+        low.v[l] = flush16(low.v[l]), high.v[l] = flush16(high.v[l]);
   }
 };
 
 void join(Wave &w, const Instruction &i, const Lanes &low, Lanes &high) {
-  for (unsigned l = 0; l < kLanes; ++l) high.v[l] = (low.v[l] & 0xFFFF) | high.v[l] << 16;
+  for (unsigned l = 0; l < kLanes; ++l)
+    high.v[l] = (low.v[l] & 0xFFFF) | high.v[l] << 16;
   write_row(w, i.dst, 0, high.v, w.exec());
 }
 
 template <class F> inline void packed_int2(Wave &w, const Instruction &i, F f) {
   const Halves a(w, i, 0, false), b(w, i, 1, false);
   Lanes low, high;
-  for (unsigned l = 0; l < kLanes; ++l) low.v[l] = f(a.low.v[l], b.low.v[l]), high.v[l] = f(a.high.v[l], b.high.v[l]);
+  for (unsigned l = 0; l < kLanes; ++l)
+    low.v[l] = f(a.low.v[l], b.low.v[l]), high.v[l] = f(a.high.v[l], b.high.v[l]);
   join(w, i, low, high);
 }
 template <class F> inline void packed_int3(Wave &w, const Instruction &i, F f) {
@@ -48,7 +51,8 @@ template <class F> inline void packed_int3(Wave &w, const Instruction &i, F f) {
 template <class F> inline void packed_f16_2(Wave &w, const Instruction &i, F f) {
   const Halves a(w, i, 0, true), b(w, i, 1, true);
   Lanes low, high;
-  for (unsigned l = 0; l < kLanes; ++l) low.v[l] = f(a.low.v[l], b.low.v[l]), high.v[l] = f(a.high.v[l], b.high.v[l]);
+  for (unsigned l = 0; l < kLanes; ++l)
+    low.v[l] = f(a.low.v[l], b.low.v[l]), high.v[l] = f(a.high.v[l], b.high.v[l]);
   settle_f16(w, i, low.v);
   settle_f16(w, i, high.v);
   join(w, i, low, high);
@@ -161,20 +165,24 @@ private:
     const bool upper = sel >> n & 1;
     const uint32_t *row = row32(w, i.src[n], i.src[n].is_constant() ? 0 : upper, tmp);
     if (upper && i.src[n].is_constant() && i.src[n].value != 0) {
-      for (unsigned l = 0; l < kLanes; ++l) tmp.v[l] = kNaN32;
+      for (unsigned l = 0; l < kLanes; ++l)
+        tmp.v[l] = kNaN32;
       return tmp.v;
     }
     const bool flush = !keep_input_denormals(w.mode.denorm32);
-    if (!(neg >> n & 1) && !flush) return row;
+    if (!(neg >> n & 1) && !flush)
+      return row;
     const uint32_t flip = neg >> n & 1 ? 0x80000000u : 0;
-    for (unsigned l = 0; l < kLanes; ++l) tmp.v[l] = (flush ? flush32(row[l]) : row[l]) ^ flip;
+    for (unsigned l = 0; l < kLanes; ++l)
+      tmp.v[l] = (flush ? flush32(row[l]) : row[l]) ^ flip;
     return tmp.v;
   }
 };
 
 void finish_f32(const Wave &w, const Instruction &i, uint32_t *v) {
   if (!keep_output_denormals(w.mode.denorm32))
-    for (unsigned l = 0; l < kLanes; ++l) v[l] = flush32(v[l]);
+    for (unsigned l = 0; l < kLanes; ++l)
+      v[l] = flush32(v[l]);
   if (i.clamp)
     for (unsigned l = 0; l < kLanes; ++l) {
       const float x = as_float(v[l]);
@@ -193,8 +201,10 @@ template <class F> inline void packed_f32_2(Wave &w, const Instruction &i, F f) 
   Lanes low, high;
   {
     RoundingScope scope(w.mode.round32);
-    for (unsigned l = 0; l < kLanes; ++l) low.v[l] = as_bits(f(as_float(a.low[l]), as_float(b.low[l])));
-    for (unsigned l = 0; l < kLanes; ++l) high.v[l] = as_bits(f(as_float(a.high[l]), as_float(b.high[l])));
+    for (unsigned l = 0; l < kLanes; ++l)
+      low.v[l] = as_bits(f(as_float(a.low[l]), as_float(b.low[l])));
+    for (unsigned l = 0; l < kLanes; ++l)
+      high.v[l] = as_bits(f(as_float(a.high[l]), as_float(b.high[l])));
   }
   settle_nans32(low.v, a.low, b.low);
   settle_nans32(high.v, a.high, b.high);
@@ -235,7 +245,8 @@ void v_pk_mov_b32(Wave &w, const Instruction &i) {
 // v_pk_mov_b32 moves bits: there the upper half of a constant is refused.
 Handler pk_mov_form(const Instruction &i) {
   for (unsigned n = 0; n < 2; ++n)
-    if (i.src[n].is_constant() && (i.op_sel >> n & 1)) throw NotImplemented("op_sel on a constant");
+    if (i.src[n].is_constant() && (i.op_sel >> n & 1))
+      throw NotImplemented("op_sel on a constant");
   return bind_checked<v_pk_mov_b32, kInt>(i);
 }
 
@@ -262,7 +273,8 @@ void mix(Wave &w, const Instruction &i, Lanes &out) {
   const uint32_t *a = mix_source(w, i, 0, ta), *b = mix_source(w, i, 1, tb), *c = mix_source(w, i, 2, tc);
   {
     RoundingScope scope(w.mode.round32);
-    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(std::fma(as_float(a[l]), as_float(b[l]), as_float(c[l])));
+    for (unsigned l = 0; l < kLanes; ++l)
+      out.v[l] = as_bits(std::fma(as_float(a[l]), as_float(b[l]), as_float(c[l])));
   }
   settle_nans32(out.v, a, b, c);
 }
@@ -276,7 +288,8 @@ template <bool HIGH> void mix_f16(Wave &w, const Instruction &i) {
   Lanes out;
   mix(w, i, out);
   const F16Rounding round(w.mode);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = round(double(as_float(out.v[l])));
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = round(double(as_float(out.v[l])));
   settle_f16(w, i, out.v);
   const uint32_t *old = destination_row(w, i);
   for (unsigned l = 0; l < kLanes; ++l)
@@ -288,12 +301,13 @@ template <bool HIGH> void mix_f16(Wave &w, const Instruction &i) {
 
 void register_vop3p(Registry &r) {
 #define X(name, expr) r.select(Op::name, bind_checked<name, kInt>);
-  INTEGER2(X) INTEGER3(X)
+  INTEGER2(X)
+  INTEGER3(X)
 #undef X
 #define X(name, expr) r.select(Op::name, name##_form); // after INTEGER2: replaces the plain form
-  SATURATING(X)
+      SATURATING(X)
 #undef X
-  r.set(Op::v_pk_add_f16, v_pk_add_f16);
+          r.set(Op::v_pk_add_f16, v_pk_add_f16);
   r.set(Op::v_pk_mul_f16, v_pk_mul_f16);
   r.set(Op::v_pk_fma_f16, v_pk_fma_f16);
   r.set(Op::v_pk_min_f16, pk_min_max<false>);

@@ -18,8 +18,10 @@ void dot_int(Wave &w, const Instruction &i, const uint32_t *a, const uint32_t *b
   Lanes out;
   for (unsigned l = 0; l < kLanes; ++l) {
     int64_t sum = SIGNED ? int64_t(int32_t(c[l])) : int64_t(c[l]);
-    for (unsigned k = 0; k < 32 / BITS; ++k) sum += element<BITS, SIGNED>(a[l], k) * element<BITS, SIGNED>(b[l], k);
-    if (i.clamp) sum = SIGNED ? std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX) : std::min<int64_t>(sum, UINT32_MAX);
+    for (unsigned k = 0; k < 32 / BITS; ++k)
+      sum += element<BITS, SIGNED>(a[l], k) * element<BITS, SIGNED>(b[l], k);
+    if (i.clamp)
+      sum = SIGNED ? std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX) : std::min<int64_t>(sum, UINT32_MAX);
     out.v[l] = uint32_t(sum);
   }
   write_row(w, i.dst, 0, out.v, write_mask(w, i));
@@ -54,8 +56,8 @@ template <bool BF16> void dot2_f32(Wave &w, const Instruction &i) {
   };
   const uint32_t flip_c = i.neg & 4 ? 0x80000000u : 0;
   for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = dot2<BF16>(pick(0, a[l], false), pick(0, a[l], true), pick(1, b[l], false), pick(1, b[l], true),
-                          c[l] ^ flip_c);
+    out.v[l] =
+        dot2<BF16>(pick(0, a[l], false), pick(0, a[l], true), pick(1, b[l], false), pick(1, b[l], true), c[l] ^ flip_c);
   write_row(w, i.dst, 0, out.v, w.exec());
 }
 template <bool BF16> void dot2_f32_accumulate(Wave &w, const Instruction &i) {
@@ -68,13 +70,16 @@ template <bool BF16> void dot2_f32_accumulate(Wave &w, const Instruction &i) {
 
 // Integer dots: op_sel and neg have no meaning there (neg would change the signedness on later archs).
 template <Handler H> Handler integer_form(const Instruction &i) {
-  if (i.op_sel || (i.format == Format::VOP3P && i.op_sel_hi != 7)) throw NotImplemented("op_sel");
-  if (i.neg || i.neg_hi) throw NotImplemented("neg");
+  if (i.op_sel || (i.format == Format::VOP3P && i.op_sel_hi != 7))
+    throw NotImplemented("op_sel");
+  if (i.neg || i.neg_hi)
+    throw NotImplemented("neg");
   require_modifiers(i, kClamp);
   return H;
 }
 template <Handler H> Handler float_form(const Instruction &i) {
-  if (i.neg_hi & 4) throw NotImplemented("neg_hi of the accumulator");
+  if (i.neg_hi & 4)
+    throw NotImplemented("neg_hi of the accumulator");
   require_modifiers(i, kNegAbs);
   return H;
 }

@@ -8,7 +8,8 @@ namespace {
 void deliver(Wave &w, const Instruction &i, const uint8_t *flags, bool to_exec) {
   const uint64_t bits = pack_flags(flags) & w.exec();
   write_lane_mask(w, i.sdst, bits);
-  if (to_exec) w.write64(kExec, bits);
+  if (to_exec)
+    w.write64(kExec, bits);
 }
 
 // --- sources as arrays of comparable values ------------------------------------------------------------------------
@@ -52,7 +53,8 @@ struct SourceF64 {
 template <class S, bool EXEC, class F> inline void compare(Wave &w, const Instruction &i, F f) {
   const S a(w, i, 0), b(w, i, 1);
   uint8_t flags[kLanes];
-  for (unsigned l = 0; l < kLanes; ++l) flags[l] = f(a[l], b[l]) ? 1 : 0;
+  for (unsigned l = 0; l < kLanes; ++l)
+    flags[l] = f(a[l], b[l]) ? 1 : 0;
   deliver(w, i, flags, EXEC);
 }
 
@@ -69,7 +71,7 @@ template <class S, bool EXEC, class F> inline void compare(Wave &w, const Instru
   X(t, type, S, (void(a), void(b), true))
 #define FLOATING(X, type, S)                                                                                           \
   ORDERED(X, type, S)                                                                                                  \
-  X(lg, type, S, a < b || a > b)                                                                                       \
+  X(lg, type, S, a<b || a> b)                                                                                          \
   X(o, type, S, a == a && b == b)                                                                                      \
   X(u, type, S, a != a || b != b)                                                                                      \
   X(nge, type, S, !(a >= b))                                                                                           \
@@ -110,11 +112,14 @@ inline unsigned class_bit(uint64_t bits, int exponent_bits, int mantissa_bits) {
   const uint64_t exponent = bits >> mantissa_bits & ((1ull << exponent_bits) - 1);
   const bool negative = bits >> (exponent_bits + mantissa_bits) & 1;
   if (exponent == (1ull << exponent_bits) - 1) {
-    if (mantissa) return mantissa >> (mantissa_bits - 1) ? 1 : 0;
+    if (mantissa)
+      return mantissa >> (mantissa_bits - 1) ? 1 : 0;
     return negative ? 2 : 9;
   }
-  if (exponent) return negative ? 3 : 8;
-  if (mantissa) return negative ? 4 : 7;
+  if (exponent)
+    return negative ? 3 : 8;
+  if (mantissa)
+    return negative ? 4 : 7;
   return negative ? 5 : 6;
 }
 
@@ -123,14 +128,16 @@ template <bool EXEC> void class_f32(Wave &w, const Instruction &i) {
   Lanes ta, tb;
   const uint32_t *a = srcf32(w, i, 0, ta), *b = src32(w, i, 1, tb);
   uint8_t flags[kLanes];
-  for (unsigned l = 0; l < kLanes; ++l) flags[l] = b[l] >> class_bit(a[l], 8, 23) & 1;
+  for (unsigned l = 0; l < kLanes; ++l)
+    flags[l] = b[l] >> class_bit(a[l], 8, 23) & 1;
   deliver(w, i, flags, EXEC);
 }
 template <bool EXEC> void class_f16(Wave &w, const Instruction &i) {
   Lanes ta, tb;
   const uint32_t *a = srcf16(w, i, 0, ta), *b = src16(w, i, 1, tb);
   uint8_t flags[kLanes];
-  for (unsigned l = 0; l < kLanes; ++l) flags[l] = b[l] >> class_bit(a[l] & 0xFFFF, 5, 10) & 1;
+  for (unsigned l = 0; l < kLanes; ++l)
+    flags[l] = b[l] >> class_bit(a[l] & 0xFFFF, 5, 10) & 1;
   deliver(w, i, flags, EXEC);
 }
 template <bool EXEC> void class_f64(Wave &w, const Instruction &i) {
@@ -139,7 +146,8 @@ template <bool EXEC> void class_f64(Wave &w, const Instruction &i) {
   const uint64_t *a = srcf64(w, i, 0, ta);
   const uint32_t *b = src32(w, i, 1, tb);
   uint8_t flags[kLanes];
-  for (unsigned l = 0; l < kLanes; ++l) flags[l] = b[l] >> class_bit(a[l], 11, 52) & 1;
+  for (unsigned l = 0; l < kLanes; ++l)
+    flags[l] = b[l] >> class_bit(a[l], 11, 52) & 1;
   deliver(w, i, flags, EXEC);
 }
 

@@ -30,7 +30,8 @@ inline uint32_t to_unorm(float x) {
 template <class F> inline void f32_to_int(Wave &w, const Instruction &i, F f) {
   Lanes ta, out;
   const uint32_t *a = source_f32(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(as_float(a[l]));
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = f(as_float(a[l]));
   write32(w, i, out.v);
 }
 template <class F> inline void int_to_f32(Wave &w, const Instruction &i, F f) {
@@ -38,7 +39,8 @@ template <class F> inline void int_to_f32(Wave &w, const Instruction &i, F f) {
   const uint32_t *a = src32(w, i, 0, ta);
   {
     RoundingScope scope(w.mode.round32);
-    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(float(f(a[l])));
+    for (unsigned l = 0; l < kLanes; ++l)
+      out.v[l] = as_bits(float(f(a[l])));
   }
   result_f32(w, i, out.v);
 }
@@ -75,14 +77,16 @@ template <bool SIGNED> void int_f64(Wave &w, const Instruction &i) {
   Lanes64 ta;
   Lanes out;
   const uint64_t *a = source_f64(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = SIGNED ? to_i32(as_double(a[l])) : to_u32(as_double(a[l]));
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = SIGNED ? to_i32(as_double(a[l])) : to_u32(as_double(a[l]));
   write32(w, i, out.v);
 }
 template <bool SIGNED> void f64_int(Wave &w, const Instruction &i) {
   Lanes ta;
   Lanes64 out;
   const uint32_t *a = src32(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(SIGNED ? double(int32_t(a[l])) : double(a[l]));
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = as_bits(SIGNED ? double(int32_t(a[l])) : double(a[l]));
   result_f64(w, i, out.v);
 }
 void v_cvt_f64_f32(Wave &w, const Instruction &i) {
@@ -122,17 +126,20 @@ void v_cvt_f32_f16(Wave &w, const Instruction &i) {
 void v_cvt_f32_bf16(Wave &w, const Instruction &i) {
   Lanes ta, out;
   const uint32_t *a = src16(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = a[l] << 16;
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = a[l] << 16;
   result_f32(w, i, out.v);
 }
 void v_cvt_f16_f32(Wave &w, const Instruction &i) {
   Lanes ta, out;
   const uint32_t *a = source_f32(w, i, 0, ta);
   if (w.mode.round64 == 0 && !w.mode.fp16_ovfl) {
-    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f32_to_f16(as_float(a[l]));
+    for (unsigned l = 0; l < kLanes; ++l)
+      out.v[l] = f32_to_f16(as_float(a[l]));
   } else {
     const F16Rounding round(w.mode);
-    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = round(double(as_float(a[l])));
+    for (unsigned l = 0; l < kLanes; ++l)
+      out.v[l] = round(double(as_float(a[l])));
   }
   result_f16(w, i, out.v, false);
 }
@@ -140,13 +147,15 @@ template <bool SIGNED> void f16_int16(Wave &w, const Instruction &i) {
   Lanes ta, out;
   const uint32_t *a = src16(w, i, 0, ta);
   const F16Rounding round(w.mode);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = round(SIGNED ? double(int16_t(a[l])) : double(a[l] & 0xFFFF));
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = round(SIGNED ? double(int16_t(a[l])) : double(a[l] & 0xFFFF));
   result_f16(w, i, out.v, false);
 }
 template <uint32_t (*CONVERT)(float)> void int16_f16(Wave &w, const Instruction &i) {
   Lanes ta, out;
   const uint32_t *a = source_f16(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = CONVERT(f16_to_f32(a[l]));
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = CONVERT(f16_to_f32(a[l]));
   write16(w, i, out.v, false);
 }
 
@@ -154,7 +163,8 @@ template <uint32_t (*CONVERT)(float)> void int16_f16(Wave &w, const Instruction 
 template <class F> inline void pack_f32(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(as_float(a[l])) | f(as_float(b[l])) << 16;
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = f(as_float(a[l])) | f(as_float(b[l])) << 16;
   write32(w, i, out.v);
 }
 // clamp to [0, 1] before the conversion, NaN as MODE.DX10_CLAMP says.
@@ -164,15 +174,15 @@ void clamp_sources(const Wave &w, const uint32_t *in, uint32_t *out) {
     out[l] = x != x ? (w.mode.dx10_clamp ? 0 : in[l]) : as_bits(x > 0 ? (x < 1 ? x : 1.0f) : 0.0f);
   }
 }
-void v_cvt_pkrtz_f16_f32(Wave &w, const Instruction &i) {
-  pack_f32(w, i, f32_to_f16_toward_zero);
-}
+void v_cvt_pkrtz_f16_f32(Wave &w, const Instruction &i) { pack_f32(w, i, f32_to_f16_toward_zero); }
 void v_cvt_pk_f16_f32(Wave &w, const Instruction &i) {
-  if (!w.mode.fp16_ovfl) return pack_f32(w, i, [](float x) { return f32_to_f16(x); });
+  if (!w.mode.fp16_ovfl)
+    return pack_f32(w, i, [](float x) { return f32_to_f16(x); });
   pack_f32(w, i, [](float x) { return encode(x, kF16, Round::nearest_even, Overflow::clamp); });
 }
 void v_cvt_pk_bf16_f32(Wave &w, const Instruction &i) {
-  if (!i.clamp) return pack_f32(w, i, [](float x) { return f32_to_bf16(x); });
+  if (!i.clamp)
+    return pack_f32(w, i, [](float x) { return f32_to_bf16(x); });
   Lanes ta, tb, out;
   clamp_sources(w, source_f32(w, i, 0, ta), ta.v);
   clamp_sources(w, source_f32(w, i, 1, tb), tb.v);
@@ -185,7 +195,8 @@ void v_cvt_pknorm_u16_f32(Wave &w, const Instruction &i) { pack_f32(w, i, to_uno
 template <uint32_t (*CONVERT)(float)> void pknorm_f16(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f16(w, i, 0, ta), *b = source_f16(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = CONVERT(f16_to_f32(a[l])) | CONVERT(f16_to_f32(b[l])) << 16;
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = CONVERT(f16_to_f32(a[l])) | CONVERT(f16_to_f32(b[l])) << 16;
   write32(w, i, out.v);
 }
 // Byte src1[1:0] of src2 is replaced.

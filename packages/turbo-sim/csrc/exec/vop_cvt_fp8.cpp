@@ -13,7 +13,8 @@ enum class Kind8 { fp8, bf8 };
 
 const FloatFormat &format8(const Wave &w, Kind8 kind) {
   const bool fnuz = w.worker->launch->code->arch == Arch::gfx942;
-  if (kind == Kind8::fp8) return fnuz ? kE4M3FNUZ : kE4M3;
+  if (kind == Kind8::fp8)
+    return fnuz ? kE4M3FNUZ : kE4M3;
   return fnuz ? kE5M2FNUZ : kE5M2;
 }
 Overflow overflow8(const Wave &w) { return w.mode.fp16_ovfl ? Overflow::clamp_all : Overflow::ieee; }
@@ -23,7 +24,8 @@ template <Kind8 KIND> void cvt_f32(Wave &w, const Instruction &i) {
   Lanes ta, out;
   const uint32_t *a = src32(w, i, 0, ta);
   const auto &table = decode_table(format8(w, KIND));
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(table[a[l] & 255]);
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = as_bits(table[a[l] & 255]);
   result_f32(w, i, out.v);
 }
 
@@ -43,7 +45,8 @@ template <Kind8 KIND> void cvt_pk_8_f32(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb);
   const NarrowEncoder code(format8(w, KIND), overflow8(w));
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = code(as_float(a[l])) | code(as_float(b[l])) << 8;
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = code(as_float(a[l])) | code(as_float(b[l])) << 8;
   write16(w, i, out.v, true);
 }
 

@@ -18,21 +18,28 @@ enum class Wide { f32, f16, bf16 };
 
 inline double wide_value(Wide kind, uint32_t bits) {
   switch (kind) {
-  case Wide::f32: return as_float(bits);
-  case Wide::f16: return f16_to_f32(bits & 0xFFFF);
-  default: return bf16_to_f32(bits & 0xFFFF);
+  case Wide::f32:
+    return as_float(bits);
+  case Wide::f16:
+    return f16_to_f32(bits & 0xFFFF);
+  default:
+    return bf16_to_f32(bits & 0xFFFF);
   }
 }
 inline uint32_t wide_code(Wide kind, double value) {
   switch (kind) {
-  case Wide::f32: return value != value ? kNaN32 : as_bits(float(value));
-  case Wide::f16: return value != value ? 0x7E00u : encode(value, kF16);
-  default: return value != value ? 0x7FC0u : encode(value, kBF16);
+  case Wide::f32:
+    return value != value ? kNaN32 : as_bits(float(value));
+  case Wide::f16:
+    return value != value ? 0x7E00u : encode(value, kF16);
+  default:
+    return value != value ? 0x7FC0u : encode(value, kBF16);
   }
 }
 inline double scale_of(uint32_t f32_bits, bool inverse) {
   const int s = int(f32_bits >> 23 & 255);
-  if (s == 255) return std::nan("");
+  if (s == 255)
+    return std::nan("");
   return as_double(uint64_t(inverse ? 1023 + 127 - s : 1023 - 127 + s) << 52);
 }
 Overflow narrow_overflow(const Wave &w) { return w.mode.fp16_ovfl ? Overflow::clamp_all : Overflow::ieee; }
@@ -50,9 +57,12 @@ inline float inverse_scale(uint32_t f32_bits) {
   return as_float(bits);
 }
 template <Wide KIND> inline float wide_float(uint32_t bits) {
-  if constexpr (KIND == Wide::f32) return as_float(bits);
-  else if constexpr (KIND == Wide::f16) return f16_to_f32(bits & 0xFFFF);
-  else return bf16_to_f32(bits & 0xFFFF);
+  if constexpr (KIND == Wide::f32)
+    return as_float(bits);
+  else if constexpr (KIND == Wide::f16)
+    return f16_to_f32(bits & 0xFFFF);
+  else
+    return bf16_to_f32(bits & 0xFFFF);
 }
 uint32_t narrow_noisy(const Wave &w, double value, const FloatFormat &format, uint32_t noise) {
   const int bits = 23 - format.mantissa_bits;
@@ -64,7 +74,8 @@ void write_word(Wave &w, const Instruction &i, const Lanes &values) { write16(w,
 void write_byte(Wave &w, const Instruction &i, Lanes &values) {
   const unsigned shift = 8 * (i.op_sel >> 2 & 3);
   const uint32_t *old = destination_row(w, i);
-  for (unsigned l = 0; l < kLanes; ++l) values.v[l] = (old[l] & ~(255u << shift)) | (values.v[l] & 255) << shift;
+  for (unsigned l = 0; l < kLanes; ++l)
+    values.v[l] = (old[l] & ~(255u << shift)) | (values.v[l] & 255) << shift;
   write_row(w, i.dst, 0, values.v, write_mask(w, i));
 }
 
@@ -82,8 +93,10 @@ template <const FloatFormat &FORMAT, Wide FROM> void to_pair(Wave &w, const Inst
     const uint32_t high = FROM == Wide::f32 ? b[l] : a[l] >> 16;
     out.v[l] = code(wide_float<FROM>(a[l]) * scale) | code(wide_float<FROM>(high) * scale) << kWidth;
   }
-  if (kWidth == 8) write_word(w, i, out);
-  else write_byte(w, i, out);
+  if (kWidth == 8)
+    write_word(w, i, out);
+  else
+    write_byte(w, i, out);
 }
 
 // One value, noise src1, scale src2.
@@ -128,7 +141,8 @@ template <const FloatFormat &FORMAT, Wide TO> void from_pair(Wave &w, const Inst
     write_row(w, i.dst, 0, low.v, mask);
     write_row(w, i.dst, 1, high.v, mask);
   } else {
-    for (unsigned l = 0; l < kLanes; ++l) low.v[l] |= high.v[l] << 16;
+    for (unsigned l = 0; l < kLanes; ++l)
+      low.v[l] |= high.v[l] << 16;
     write_row(w, i.dst, 0, low.v, mask);
   }
 }
@@ -138,9 +152,12 @@ template <const FloatFormat &FORMAT, Wide TO> void from_one(Wave &w, const Instr
   const uint32_t *a = row32(w, i.src[0], 0, ta), *s = row32(w, i.src[1], 0, tb);
   const unsigned shift = 8 * (i.op_sel & 3);
   const auto &table = decode_table(FORMAT);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = wide_code(TO, table[a[l] >> shift & 255] * scale_of(s[l], false));
-  if (TO == Wide::f32) write_row(w, i.dst, 0, out.v, write_mask(w, i));
-  else write16(w, i, out.v, true);
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = wide_code(TO, table[a[l] >> shift & 255] * scale_of(s[l], false));
+  if (TO == Wide::f32)
+    write_row(w, i.dst, 0, out.v, write_mask(w, i));
+  else
+    write16(w, i, out.v, true);
 }
 
 // --- fp6 and bf6, 32 values ----------------------------------------------------------------------------------------
@@ -157,17 +174,20 @@ void pack_six(Wave &w, const Instruction &i, const uint32_t *s, const uint32_t *
       random = next_noise(random);
       const unsigned bit = 6 * k;
       out[bit / 32].v[l] |= uint32_t(code << (bit % 32));
-      if (bit % 32 > 26) out[bit / 32 + 1].v[l] |= uint32_t(code >> (32 - bit % 32));
+      if (bit % 32 > 26)
+        out[bit / 32 + 1].v[l] |= uint32_t(code >> (32 - bit % 32));
     }
   }
   const uint64_t mask = write_mask(w, i);
-  for (unsigned r = 0; r < 6; ++r) write_row(w, i.dst, r, out[r].v, mask);
+  for (unsigned r = 0; r < 6; ++r)
+    write_row(w, i.dst, r, out[r].v, mask);
 }
 
 template <const FloatFormat &FORMAT, Wide FROM, bool NOISY> void to_six(Wave &w, const Instruction &i) {
   Lanes ts, tn, ta[32];
   const uint32_t *rows[32];
-  for (unsigned r = 0; r < (FROM == Wide::f32 ? 32 : 16); ++r) rows[r] = row32(w, i.src[0], r, ta[r]);
+  for (unsigned r = 0; r < (FROM == Wide::f32 ? 32 : 16); ++r)
+    rows[r] = row32(w, i.src[0], r, ta[r]);
   const uint32_t *noise = NOISY ? row32(w, i.src[1], 0, tn) : nullptr;
   const uint32_t *s = row32(w, i.src[NOISY ? 2 : 1], 0, ts);
   pack_six<FORMAT>(w, i, s, noise, [&](unsigned k, unsigned l) {
@@ -179,7 +199,8 @@ template <const FloatFormat &FORMAT, Wide FROM, bool NOISY> void to_six(Wave &w,
 template <const FloatFormat &FORMAT> void to_six_interleaved(Wave &w, const Instruction &i) {
   Lanes ts, ta[32];
   const uint32_t *rows[32];
-  for (unsigned r = 0; r < 32; ++r) rows[r] = row32(w, i.src[r % 2], r / 2, ta[r]);
+  for (unsigned r = 0; r < 32; ++r)
+    rows[r] = row32(w, i.src[r % 2], r / 2, ta[r]);
   pack_six<FORMAT>(w, i, row32(w, i.src[2], 0, ts), nullptr,
                    [&](unsigned k, unsigned l) { return wide_value(Wide::f32, rows[k][l]); });
 }
@@ -187,7 +208,8 @@ template <const FloatFormat &FORMAT> void to_six_interleaved(Wave &w, const Inst
 template <const FloatFormat &FORMAT, Wide TO> void from_six(Wave &w, const Instruction &i) {
   Lanes ts, ta[6], out[32] = {};
   const uint32_t *rows[6];
-  for (unsigned r = 0; r < 6; ++r) rows[r] = row32(w, i.src[0], r, ta[r]);
+  for (unsigned r = 0; r < 6; ++r)
+    rows[r] = row32(w, i.src[0], r, ta[r]);
   const uint32_t *s = row32(w, i.src[1], 0, ts);
   const auto &table = decode_table(FORMAT);
   for (unsigned l = 0; l < kLanes; ++l) {
@@ -196,12 +218,15 @@ template <const FloatFormat &FORMAT, Wide TO> void from_six(Wave &w, const Instr
       const unsigned bit = 6 * k, r = bit / 32;
       const uint64_t window = uint64_t(rows[r][l]) | (r < 5 ? uint64_t(rows[r + 1][l]) << 32 : 0);
       const uint32_t code = wide_code(TO, table[window >> (bit % 32) & 63] * scale);
-      if (TO == Wide::f32) out[k].v[l] = code;
-      else out[k / 2].v[l] |= code << (16 * (k % 2));
+      if (TO == Wide::f32)
+        out[k].v[l] = code;
+      else
+        out[k / 2].v[l] |= code << (16 * (k % 2));
     }
   }
   const uint64_t mask = write_mask(w, i);
-  for (unsigned r = 0; r < (TO == Wide::f32 ? 32 : 16); ++r) write_row(w, i.dst, r, out[r].v, mask);
+  for (unsigned r = 0; r < (TO == Wide::f32 ? 32 : 16); ++r)
+    write_row(w, i.dst, r, out[r].v, mask);
 }
 
 } // namespace
@@ -212,30 +237,31 @@ void register_vop_cvt_scale(Registry &r) {
 #define X(name, wide, format)                                                                                          \
   r.select(Op::v_cvt_scalef32_pk_##name##_##wide, bind_checked<to_pair<format, Wide::wide>, ALLOWED(wide)>);           \
   r.select(Op::v_cvt_scalef32_pk_##wide##_##name, bind_checked<from_pair<format, Wide::wide>, kOpSel>);
-  WIDE(X, fp8, kE4M3) WIDE(X, bf8, kE5M2) WIDE(X, fp4, kE2M1)
+  WIDE(X, fp8, kE4M3)
+  WIDE(X, bf8, kE5M2) WIDE(X, fp4, kE2M1)
 #undef X
 #define X(name, wide, format)                                                                                          \
   r.select(Op::v_cvt_scalef32_sr_##name##_##wide, bind_checked<to_one_noisy<format, Wide::wide>, kOpSel>);
-  WIDE(X, fp8, kE4M3) WIDE(X, bf8, kE5M2)
+      WIDE(X, fp8, kE4M3) WIDE(X, bf8, kE5M2)
 #undef X
 #define X(name, wide, format)                                                                                          \
   r.select(Op::v_cvt_scalef32_sr_pk_fp4_##wide, bind_checked<to_fp4_noisy<Wide::wide>, kOpSel>);
-  WIDE(X, fp4, kE2M1)
+          WIDE(X, fp4, kE2M1)
 #undef X
 #define X(name, wide, format)                                                                                          \
   r.select(Op::v_cvt_scalef32_##wide##_##name, bind_checked<from_one<format, Wide::wide>, kOpSel>);
-  X(fp8, f32, kE4M3) X(bf8, f32, kE5M2) X(fp8, f16, kE4M3) X(bf8, f16, kE5M2)
+              X(fp8, f32, kE4M3) X(bf8, f32, kE5M2) X(fp8, f16, kE4M3) X(bf8, f16, kE5M2)
 #undef X
 #define X(name, wide, format)                                                                                          \
   r.select(Op::v_cvt_scalef32_pk32_##wide##_##name, bind_checked<from_six<format, Wide::wide>, kInt>);                 \
   r.select(Op::v_cvt_scalef32_sr_pk32_##name##_##wide, bind_checked<to_six<format, Wide::wide, true>, kInt>);
-  WIDE(X, fp6, kE2M3) WIDE(X, bf6, kE3M2)
+                  WIDE(X, fp6, kE2M3) WIDE(X, bf6, kE3M2)
 #undef X
 #define X(name, wide, format)                                                                                          \
   r.select(Op::v_cvt_scalef32_pk32_##name##_##wide, bind_checked<to_six<format, Wide::wide, false>, kInt>);
-  X(fp6, f16, kE2M3) X(fp6, bf16, kE2M3) X(bf6, f16, kE3M2) X(bf6, bf16, kE3M2)
+                      X(fp6, f16, kE2M3) X(fp6, bf16, kE2M3) X(bf6, f16, kE3M2) X(bf6, bf16, kE3M2)
 #undef X
-  r.select(Op::v_cvt_scalef32_2xpk16_fp6_f32, bind_checked<to_six_interleaved<kE2M3>, kInt>);
+                          r.select(Op::v_cvt_scalef32_2xpk16_fp6_f32, bind_checked<to_six_interleaved<kE2M3>, kInt>);
   r.select(Op::v_cvt_scalef32_2xpk16_bf6_f32, bind_checked<to_six_interleaved<kE3M2>, kInt>);
 #undef ALLOWED
 #undef WIDE

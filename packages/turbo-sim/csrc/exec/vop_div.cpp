@@ -73,17 +73,20 @@ template <class T> void div_scale(Wave &w, const Instruction &i) {
       r = std::bit_cast<Value>(T::kInfinity | T::kQuiet);
     } else if (exponent<T>(c[l]) - exponent<T>(b[l]) >= T::kFarApart) {
       flag = true; // the quotient is close to overflow
-      if (is_denominator) r = std::ldexp(x, T::kScale);
+      if (is_denominator)
+        r = std::ldexp(x, T::kScale);
     } else if (is_denormal<T>(b[l])) {
       r = std::ldexp(x, T::kScale);
     } else if (is_denormal<T>(reciprocal) && is_denormal<T>(quotient)) {
       flag = true;
-      if (is_denominator) r = std::ldexp(x, -T::kScale); // public text scales up, which would overflow
+      if (is_denominator)
+        r = std::ldexp(x, -T::kScale); // public text scales up, which would overflow
     } else if (is_denormal<T>(reciprocal)) {
       r = std::ldexp(x, -T::kScale);
     } else if (is_denormal<T>(quotient)) {
       flag = true;
-      if (is_numerator) r = std::ldexp(x, T::kScale);
+      if (is_numerator)
+        r = std::ldexp(x, T::kScale);
     } else if (exponent<T>(c[l]) <= T::kTinyNumerator) {
       r = std::ldexp(x, T::kScale);
     }
@@ -124,15 +127,22 @@ template <class T> void div_fixup(Wave &w, const Instruction &i) {
     const Bits sign = (b[l] ^ c[l]) & T::kSign, d = b[l] & kMagnitude, n = c[l] & kMagnitude;
     const bool nan_n = n > T::kInfinity, nan_d = d > T::kInfinity;
     Bits r;
-    if (nan_n) r = c[l] | T::kQuiet;
-    else if (nan_d) r = b[l] | T::kQuiet;
-    else if ((d == 0 && n == 0) || (d == T::kInfinity && n == T::kInfinity)) r = T::kMadeNaN;
-    else if (d == 0 || n == T::kInfinity) r = sign | T::kInfinity;
-    else if (d == T::kInfinity || n == 0) r = sign;
-    else if (exponent<T>(n) - exponent<T>(d) < T::kUnderflow) r = sign; // below half of the smallest subnormal
+    if (nan_n)
+      r = c[l] | T::kQuiet;
+    else if (nan_d)
+      r = b[l] | T::kQuiet;
+    else if ((d == 0 && n == 0) || (d == T::kInfinity && n == T::kInfinity))
+      r = T::kMadeNaN;
+    else if (d == 0 || n == T::kInfinity)
+      r = sign | T::kInfinity;
+    else if (d == T::kInfinity || n == 0)
+      r = sign;
+    else if (exponent<T>(n) - exponent<T>(d) < T::kUnderflow)
+      r = sign; // below half of the smallest subnormal
     else if ((a[l] & kMagnitude) > T::kInfinity)
       r = sign | T::kInfinity; // inf - inf on the way: the quotient overflows
-    else r = sign | (a[l] & kMagnitude);
+    else
+      r = sign | (a[l] & kMagnitude);
     out.v[l] = r;
   }
   T::result(w, i, out.v);
@@ -146,11 +156,16 @@ void v_div_fixup_f16(Wave &w, const Instruction &i) {
   for (unsigned l = 0; l < kLanes; ++l) {
     const uint32_t sign = (b[l] ^ c[l]) & 0x8000, d = b[l] & kMagnitude, n = c[l] & kMagnitude;
     uint32_t r = sign | (a[l] & kMagnitude);
-    if (d == kInfinity || n == 0) r = sign;
-    if (d == 0 || n == kInfinity) r = sign | kInfinity;
-    if ((d == 0 && n == 0) || (d == kInfinity && n == kInfinity)) r = 0xFE00;
-    if (d > kInfinity) r = b[l] | kQuiet;
-    if (n > kInfinity) r = c[l] | kQuiet;
+    if (d == kInfinity || n == 0)
+      r = sign;
+    if (d == 0 || n == kInfinity)
+      r = sign | kInfinity;
+    if ((d == 0 && n == 0) || (d == kInfinity && n == kInfinity))
+      r = 0xFE00;
+    if (d > kInfinity)
+      r = b[l] | kQuiet;
+    if (n > kInfinity)
+      r = c[l] | kQuiet;
     out.v[l] = r & 0xFFFF;
   }
   result_f16(w, i, out.v, true);

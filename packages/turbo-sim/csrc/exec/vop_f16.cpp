@@ -10,7 +10,8 @@ template <class F> inline void unary(Wave &w, const Instruction &i, F f) {
   Lanes ta, out;
   const uint32_t *a = source_f16(w, i, 0, ta);
   with_f16_rounding(w.mode, [&](auto round) {
-    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = settle_nan16(round(f(f16_to_f32(a[l]))), a[l], 0, 0);
+    for (unsigned l = 0; l < kLanes; ++l)
+      out.v[l] = settle_nan16(round(f(f16_to_f32(a[l]))), a[l], 0, 0);
   });
   result_f16(w, i, out.v, false);
 }
@@ -65,10 +66,10 @@ void v_fma_f16(Wave &w, const Instruction &i) {
   Lanes ta, tb, tc, out;
   const uint32_t *a = source_f16(w, i, 0, ta), *b = source_f16(w, i, 1, tb), *c = source_f16(w, i, 2, tc);
   with_f16_rounding(w.mode, [&](auto round) {
-  for (unsigned l = 0; l < kLanes; ++l) {
-    const double r = f16_fma_exact(f16_to_f32(a[l]), f16_to_f32(b[l]), f16_to_f32(c[l]), round.down());
-    out.v[l] = settle_nan16(round(r), a[l], b[l], c[l]);
-  }
+    for (unsigned l = 0; l < kLanes; ++l) {
+      const double r = f16_fma_exact(f16_to_f32(a[l]), f16_to_f32(b[l]), f16_to_f32(c[l]), round.down());
+      out.v[l] = settle_nan16(round(r), a[l], b[l], c[l]);
+    }
   });
   result_f16(w, i, out.v, true);
 }
@@ -76,7 +77,8 @@ void v_fma_f16(Wave &w, const Instruction &i) {
 template <bool MAX> void min_max(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f16(w, i, 0, ta), *b = source_f16(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f16_min_max(MAX, w.mode.ieee, a[l], b[l]);
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = f16_min_max(MAX, w.mode.ieee, a[l], b[l]);
   result_f16(w, i, out.v, false);
 }
 enum class Three { Min, Max, Med };
@@ -116,7 +118,8 @@ void v_frexp_exp_i16_f16(Wave &w, const Instruction &i) {
   for (unsigned l = 0; l < kLanes; ++l) {
     int exponent = 0;
     const float x = f16_to_f32(a[l]);
-    if (std::isfinite(x)) std::frexp(x, &exponent);
+    if (std::isfinite(x))
+      std::frexp(x, &exponent);
     out.v[l] = uint32_t(exponent) & 0xFFFF;
   }
   write16(w, i, out.v, false);
@@ -126,17 +129,18 @@ void v_frexp_exp_i16_f16(Wave &w, const Instruction &i) {
 
 void register_vop_f16(Registry &r) {
 #define X(name, expr) r.select(Op::name, bind_checked<name, kFloat>);
-  UNARY(X) BINARY(X)
+  UNARY(X)
+  BINARY(X)
 #undef X
 #define X(name, fn) r.select(Op::name, bind_checked<fn, kFloat>);
-  X(v_fract_f16, v_fract_f16) X(v_min_f16, min_max<false>) X(v_max_f16, min_max<true>) X(v_ldexp_f16, v_ldexp_f16)
-  X(v_frexp_mant_f16, v_frexp_mant_f16)
+      X(v_fract_f16, v_fract_f16) X(v_min_f16, min_max<false>) X(v_max_f16, min_max<true>) X(v_ldexp_f16, v_ldexp_f16)
+          X(v_frexp_mant_f16, v_frexp_mant_f16)
 #undef X
 #define X(name, fn) r.select(Op::name, bind_checked<fn, kFloat | kOpSel>);
-  X(v_fma_f16, v_fma_f16) X(v_min3_f16, of_three<Three::Min>) X(v_max3_f16, of_three<Three::Max>)
-  X(v_med3_f16, of_three<Three::Med>)
+              X(v_fma_f16, v_fma_f16) X(v_min3_f16, of_three<Three::Min>) X(v_max3_f16, of_three<Three::Max>)
+                  X(v_med3_f16, of_three<Three::Med>)
 #undef X
-  r.select(Op::v_frexp_exp_i16_f16, bind_checked<v_frexp_exp_i16_f16, kNegAbs>);
+                      r.select(Op::v_frexp_exp_i16_f16, bind_checked<v_frexp_exp_i16_f16, kNegAbs>);
 }
 
 } // namespace turbo_sim

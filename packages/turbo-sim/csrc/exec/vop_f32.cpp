@@ -5,12 +5,13 @@
 namespace turbo_sim {
 namespace {
 
-// Rounding to an integer has a direction of its own: MODE's does not enter (and must not: baseline x86 builds floor from
-// additions).
+// Rounding to an integer has a direction of its own: MODE's does not enter (and must not: baseline x86 builds floor
+// from additions).
 template <class F> inline void unary(Wave &w, const Instruction &i, F f) {
   Lanes ta, out;
   const uint32_t *a = source_f32(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(float(f(as_float(a[l]))));
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = as_bits(float(f(as_float(a[l]))));
   settle_nans32(out.v, a);
   result_f32(w, i, out.v);
 }
@@ -19,7 +20,8 @@ template <class F> inline void binary(Wave &w, const Instruction &i, F f) {
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb);
   {
     RoundingScope scope(w.mode.round32);
-    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(float(f(as_float(a[l]), as_float(b[l]))));
+    for (unsigned l = 0; l < kLanes; ++l)
+      out.v[l] = as_bits(float(f(as_float(a[l]), as_float(b[l]))));
   }
   settle_nans32(out.v, a, b);
   result_f32(w, i, out.v);
@@ -28,7 +30,8 @@ inline void fma(Wave &w, const Instruction &i, const uint32_t *a, const uint32_t
   Lanes out;
   {
     RoundingScope scope(w.mode.round32);
-    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(std::fma(as_float(a[l]), as_float(b[l]), as_float(c[l])));
+    for (unsigned l = 0; l < kLanes; ++l)
+      out.v[l] = as_bits(std::fma(as_float(a[l]), as_float(b[l]), as_float(c[l])));
   }
   settle_nans32(out.v, a, b, c);
   result_f32(w, i, out.v);
@@ -64,7 +67,8 @@ BINARY(X)
 void v_fract_f32(Wave &w, const Instruction &i) {
   Lanes ta, floors, out;
   const uint32_t *a = source_f32(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l) floors.v[l] = as_bits(std::floor(as_float(a[l])));
+  for (unsigned l = 0; l < kLanes; ++l)
+    floors.v[l] = as_bits(std::floor(as_float(a[l])));
   {
     RoundingScope scope(w.mode.round32);
     for (unsigned l = 0; l < kLanes; ++l) {
@@ -90,7 +94,8 @@ void v_fmac_f32(Wave &w, const Instruction &i) {
 template <class F> inline void select3(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, tc, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb), *c = source_f32(w, i, 2, tc);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(a[l], b[l], c[l]);
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = f(a[l], b[l], c[l]);
   result_f32(w, i, out.v);
 }
 
@@ -102,7 +107,8 @@ template <bool MAX> inline uint32_t pick_number(uint32_t a, uint32_t b) {
 }
 template <class... Rows> bool any_nan(const Rows *...rows) {
   uint32_t found = 0;
-  for (unsigned l = 0; l < kLanes; ++l) found |= ((((rows[l] & 0x7FFFFFFFu) > 0x7F800000u) ? 1u : 0u) | ...);
+  for (unsigned l = 0; l < kLanes; ++l)
+    found |= ((((rows[l] & 0x7FFFFFFFu) > 0x7F800000u) ? 1u : 0u) | ...);
   return found;
 }
 template <bool MAX, class Careful> void min_max2(Wave &w, const Instruction &i) {
@@ -110,9 +116,11 @@ template <bool MAX, class Careful> void min_max2(Wave &w, const Instruction &i) 
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb);
   const Careful careful(w.mode.ieee);
   if (any_nan(a, b))
-    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = careful(a[l], b[l]);
+    for (unsigned l = 0; l < kLanes; ++l)
+      out.v[l] = careful(a[l], b[l]);
   else
-    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = pick_number<MAX>(a[l], b[l]);
+    for (unsigned l = 0; l < kLanes; ++l)
+      out.v[l] = pick_number<MAX>(a[l], b[l]);
   result_f32(w, i, out.v);
 }
 template <bool MAX, class Careful> void min_max3(Wave &w, const Instruction &i) {
@@ -120,9 +128,11 @@ template <bool MAX, class Careful> void min_max3(Wave &w, const Instruction &i) 
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb), *c = source_f32(w, i, 2, tc);
   const Careful careful(w.mode.ieee);
   if (any_nan(a, b, c))
-    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = careful(careful(a[l], b[l]), c[l]);
+    for (unsigned l = 0; l < kLanes; ++l)
+      out.v[l] = careful(careful(a[l], b[l]), c[l]);
   else
-    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = pick_number<MAX>(pick_number<MAX>(a[l], b[l]), c[l]);
+    for (unsigned l = 0; l < kLanes; ++l)
+      out.v[l] = pick_number<MAX>(pick_number<MAX>(a[l], b[l]), c[l]);
   result_f32(w, i, out.v);
 }
 void v_min_f32(Wave &w, const Instruction &i) { min_max2<false, Min32>(w, i); }
@@ -185,7 +195,8 @@ void v_frexp_exp_i32_f32(Wave &w, const Instruction &i) {
   for (unsigned l = 0; l < kLanes; ++l) {
     int exponent = 0;
     const float x = as_float(a[l]);
-    if (std::isfinite(x)) std::frexp(x, &exponent);
+    if (std::isfinite(x))
+      std::frexp(x, &exponent);
     out.v[l] = uint32_t(exponent);
   }
   write32(w, i, out.v);
@@ -195,13 +206,14 @@ void v_frexp_exp_i32_f32(Wave &w, const Instruction &i) {
 
 void register_vop_f32(Registry &r) {
 #define X(name, expr) r.select(Op::name, bind_checked<name, kFloat>);
-  UNARY(X) BINARY(X)
+  UNARY(X)
+  BINARY(X)
 #undef X
 #define X(name) r.select(Op::name, bind_checked<name, kFloat>);
-  X(v_fract_f32) X(v_fma_f32) X(v_fmac_f32) X(v_min_f32) X(v_max_f32) X(v_min3_f32) X(v_max3_f32) X(v_med3_f32)
-  X(v_minimum3_f32) X(v_maximum3_f32) X(v_ldexp_f32) X(v_frexp_mant_f32)
+      X(v_fract_f32) X(v_fma_f32) X(v_fmac_f32) X(v_min_f32) X(v_max_f32) X(v_min3_f32) X(v_max3_f32) X(v_med3_f32)
+          X(v_minimum3_f32) X(v_maximum3_f32) X(v_ldexp_f32) X(v_frexp_mant_f32)
 #undef X
-  r.select(Op::v_fmamk_f32, bind_checked<v_fma_f32, kInt>);
+              r.select(Op::v_fmamk_f32, bind_checked<v_fma_f32, kInt>);
   r.select(Op::v_fmaak_f32, bind_checked<v_fma_f32, kInt>);
   r.select(Op::v_frexp_exp_i32_f32, bind_checked<v_frexp_exp_i32_f32, kNegAbs>);
 }

@@ -5,12 +5,13 @@
 namespace turbo_sim {
 namespace {
 
-// Rounding to an integer has a direction of its own: MODE's does not enter (and must not: baseline x86 builds floor from
-// additions).
+// Rounding to an integer has a direction of its own: MODE's does not enter (and must not: baseline x86 builds floor
+// from additions).
 template <class F> inline void unary(Wave &w, const Instruction &i, F f) {
   Lanes64 ta, out;
   const uint64_t *a = source_f64(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(double(f(as_double(a[l]))));
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = as_bits(double(f(as_double(a[l]))));
   settle_nans64(out.v, a);
   result_f64(w, i, out.v);
 }
@@ -19,7 +20,8 @@ template <class F> inline void binary(Wave &w, const Instruction &i, F f) {
   const uint64_t *a = source_f64(w, i, 0, ta), *b = source_f64(w, i, 1, tb);
   {
     RoundingScope scope(w.mode.round64);
-    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(double(f(as_double(a[l]), as_double(b[l]))));
+    for (unsigned l = 0; l < kLanes; ++l)
+      out.v[l] = as_bits(double(f(as_double(a[l]), as_double(b[l]))));
   }
   settle_nans64(out.v, a, b);
   result_f64(w, i, out.v);
@@ -37,7 +39,8 @@ inline void fma(Wave &w, const Instruction &i, const uint64_t *a, const uint64_t
 template <class F> inline void select2(Wave &w, const Instruction &i, F f) {
   Lanes64 ta, tb, out;
   const uint64_t *a = source_f64(w, i, 0, ta), *b = source_f64(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(a[l], b[l]);
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = f(a[l], b[l]);
   result_f64(w, i, out.v);
 }
 
@@ -66,7 +69,8 @@ BINARY(X)
 void v_fract_f64(Wave &w, const Instruction &i) {
   Lanes64 ta, floors, out;
   const uint64_t *a = source_f64(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l) floors.v[l] = as_bits(std::floor(as_double(a[l])));
+  for (unsigned l = 0; l < kLanes; ++l)
+    floors.v[l] = as_bits(std::floor(as_double(a[l])));
   {
     RoundingScope scope(w.mode.round64);
     for (unsigned l = 0; l < kLanes; ++l) {
@@ -95,7 +99,8 @@ void v_ldexp_f64(Wave &w, const Instruction &i) {
   const uint32_t *b = src32(w, i, 1, tb);
   {
     RoundingScope scope(w.mode.round64);
-    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(std::ldexp(as_double(a[l]), int32_t(b[l])));
+    for (unsigned l = 0; l < kLanes; ++l)
+      out.v[l] = as_bits(std::ldexp(as_double(a[l]), int32_t(b[l])));
   }
   settle_nans64(out.v, a);
   result_f64(w, i, out.v);
@@ -112,7 +117,8 @@ void v_frexp_exp_i32_f64(Wave &w, const Instruction &i) {
   const uint64_t *a = source_f64(w, i, 0, ta);
   for (unsigned l = 0; l < kLanes; ++l) {
     int exponent = 0;
-    if (std::isfinite(as_double(a[l]))) std::frexp(as_double(a[l]), &exponent);
+    if (std::isfinite(as_double(a[l])))
+      std::frexp(as_double(a[l]), &exponent);
     out.v[l] = uint32_t(exponent);
   }
   write32(w, i, out.v);
@@ -122,12 +128,13 @@ void v_frexp_exp_i32_f64(Wave &w, const Instruction &i) {
 
 void register_vop_f64(Registry &r) {
 #define X(name, expr) r.select(Op::name, bind_checked<name, kFloat>);
-  UNARY(X) BINARY(X)
+  UNARY(X)
+  BINARY(X)
 #undef X
 #define X(name) r.select(Op::name, bind_checked<name, kFloat>);
-  X(v_fract_f64) X(v_fma_f64) X(v_fmac_f64) X(v_min_f64) X(v_max_f64) X(v_ldexp_f64) X(v_frexp_mant_f64)
+      X(v_fract_f64) X(v_fma_f64) X(v_fmac_f64) X(v_min_f64) X(v_max_f64) X(v_ldexp_f64) X(v_frexp_mant_f64)
 #undef X
-  r.select(Op::v_frexp_exp_i32_f64, bind_checked<v_frexp_exp_i32_f64, kNegAbs>);
+          r.select(Op::v_frexp_exp_i32_f64, bind_checked<v_frexp_exp_i32_f64, kNegAbs>);
 }
 
 } // namespace turbo_sim

@@ -33,11 +33,13 @@ inline uint32_t align(uint32_t high, uint32_t low, uint32_t bits) {
 }
 inline uint32_t absolute_difference(uint32_t a, uint32_t b) { return a > b ? a - b : b - a; }
 inline uint32_t sad_u8(uint32_t a, uint32_t b, uint32_t c) {
-  for (unsigned s = 0; s < 32; s += 8) c += absolute_difference(a >> s & 255, b >> s & 255);
+  for (unsigned s = 0; s < 32; s += 8)
+    c += absolute_difference(a >> s & 255, b >> s & 255);
   return c;
 }
 inline uint32_t msad_u8(uint32_t a, uint32_t b, uint32_t c) {
-  for (unsigned s = 0; s < 32; s += 8) c += (b >> s & 255) ? absolute_difference(a >> s & 255, b >> s & 255) : 0;
+  for (unsigned s = 0; s < 32; s += 8)
+    c += (b >> s & 255) ? absolute_difference(a >> s & 255, b >> s & 255) : 0;
   return c;
 }
 inline uint32_t sad_u16(uint32_t a, uint32_t b, uint32_t c) {
@@ -64,7 +66,8 @@ inline uint32_t clamped_i8(int32_t x) { return uint32_t(std::clamp(x, -128, 127)
 inline uint32_t clamped_u8(int32_t x) { return uint32_t(std::clamp(x, 0, 255)); }
 inline uint32_t lerp_u8(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t out = 0;
-  for (unsigned s = 0; s < 32; s += 8) out |= ((a >> s & 255) + (b >> s & 255) + (c >> s & 1)) >> 1 << s;
+  for (unsigned s = 0; s < 32; s += 8)
+    out |= ((a >> s & 255) + (b >> s & 255) + (c >> s & 1)) >> 1 << s;
   return out;
 }
 inline uint32_t add_sat_u32(uint32_t a, uint32_t b) { return a + b < a ? ~0u : a + b; }
@@ -191,7 +194,8 @@ template <uint32_t (*SATURATE)(int32_t)> void ashr_pk(Wave &w, const Instruction
 // Bit n of the table is the result for (a, b, c) = the bits of n, a the highest.
 void v_bitop3_b32(Wave &w, const Instruction &i) {
   uint32_t on[8];
-  for (unsigned n = 0; n < 8; ++n) on[n] = i.bitop3 >> n & 1 ? ~0u : 0;
+  for (unsigned n = 0; n < 8; ++n)
+    on[n] = i.bitop3 >> n & 1 ? ~0u : 0;
   ternary32(w, i, [&on](uint32_t a, uint32_t b, uint32_t c) -> uint32_t {
     return (on[0] & ~a & ~b & ~c) | (on[1] & ~a & ~b & c) | (on[2] & ~a & b & ~c) | (on[3] & ~a & b & c) |
            (on[4] & a & ~b & ~c) | (on[5] & a & ~b & c) | (on[6] & a & b & ~c) | (on[7] & a & b & c);
@@ -202,12 +206,13 @@ void v_bitop3_b32(Wave &w, const Instruction &i) {
 
 void register_vop_int(Registry &r) {
 #define X(name, expr) r.select(Op::name, bind_checked<name, kInt>);
-  UNARY(X) BINARY(X) TERNARY(X)
+  UNARY(X)
+  BINARY(X) TERNARY(X)
 #undef X
 #define X(name, expr) r.select(Op::name, name##_form); // after BINARY: replaces the plain form
-  SATURATING(X)
+      SATURATING(X)
 #undef X
-  r.select(Op::v_bitop3_b32, bind_checked<v_bitop3_b32, kInt>);
+          r.select(Op::v_bitop3_b32, bind_checked<v_bitop3_b32, kInt>);
   r.select(Op::v_ashr_pk_i8_i32, bind_checked<ashr_pk<clamped_i8>, kOpSel>);
   r.select(Op::v_ashr_pk_u8_i32, bind_checked<ashr_pk<clamped_u8>, kOpSel>);
 }

@@ -54,13 +54,15 @@ inline uint32_t saturate_i16(int32_t x) { return uint32_t(std::clamp(x, -0x8000,
 template <class F> inline void binary16(Wave &w, const Instruction &i, bool keep, F f) {
   Lanes ta, tb, out;
   const uint32_t *a = src16(w, i, 0, ta), *b = src16(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(a[l], b[l]) & 0xFFFF;
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = f(a[l], b[l]) & 0xFFFF;
   write16(w, i, out.v, keep);
 }
 template <class F> inline void ternary16(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, tc, out;
   const uint32_t *a = src16(w, i, 0, ta), *b = src16(w, i, 1, tb), *c = src16(w, i, 2, tc);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(a[l], b[l], c[l]) & 0xFFFF;
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = f(a[l], b[l], c[l]) & 0xFFFF;
   write16(w, i, out.v, true);
 }
 
@@ -97,19 +99,22 @@ SATURATING(X)
 void v_mad_u32_u16(Wave &w, const Instruction &i) {
   Lanes ta, tb, tc, out;
   const uint32_t *a = src16(w, i, 0, ta), *b = src16(w, i, 1, tb), *c = src32(w, i, 2, tc);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = (a[l] & 0xFFFF) * (b[l] & 0xFFFF) + c[l];
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = (a[l] & 0xFFFF) * (b[l] & 0xFFFF) + c[l];
   write32(w, i, out.v);
 }
 void v_mad_i32_i16(Wave &w, const Instruction &i) {
   Lanes ta, tb, tc, out;
   const uint32_t *a = src16(w, i, 0, ta), *b = src16(w, i, 1, tb), *c = src32(w, i, 2, tc);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = s16(a[l]) * s16(b[l]) + c[l];
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = s16(a[l]) * s16(b[l]) + c[l];
   write32(w, i, out.v);
 }
 
 void v_bitop3_b16(Wave &w, const Instruction &i) {
   uint32_t on[8];
-  for (unsigned n = 0; n < 8; ++n) on[n] = i.bitop3 >> n & 1 ? ~0u : 0;
+  for (unsigned n = 0; n < 8; ++n)
+    on[n] = i.bitop3 >> n & 1 ? ~0u : 0;
   ternary16(w, i, [&on](uint32_t a, uint32_t b, uint32_t c) -> uint32_t {
     return (on[0] & ~a & ~b & ~c) | (on[1] & ~a & ~b & c) | (on[2] & ~a & b & ~c) | (on[3] & ~a & b & c) |
            (on[4] & a & ~b & ~c) | (on[5] & a & ~b & c) | (on[6] & a & b & ~c) | (on[7] & a & b & c);
@@ -120,14 +125,16 @@ void v_bitop3_b16(Wave &w, const Instruction &i) {
 void v_pack_b32_f16(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
   const uint32_t *a = srcf16(w, i, 0, ta), *b = srcf16(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = (a[l] & 0xFFFF) | b[l] << 16;
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = (a[l] & 0xFFFF) | b[l] << 16;
   write32(w, i, out.v);
 }
 
 // op_sel bit 3 would choose a half of a result that has only one.
 Handler pack_form(const Instruction &i) {
   require_modifiers(i, kNegAbs | kOpSel);
-  if (i.op_sel & 8) throw NotImplemented("op_sel of the destination");
+  if (i.op_sel & 8)
+    throw NotImplemented("op_sel of the destination");
   return v_pack_b32_f16;
 }
 
@@ -138,12 +145,13 @@ void register_vop_int16(Registry &r) {
   BINARY(X)
 #undef X
 #define X(name, expr) r.select(Op::name, bind_checked<name, kOpSel>);
-  BINARY_KEEP(X) TERNARY_KEEP(X)
+  BINARY_KEEP(X)
+  TERNARY_KEEP(X)
 #undef X
 #define X(name, expr, keep) r.select(Op::name, name##_form); // after BINARY: replaces the plain form
-  SATURATING(X)
+      SATURATING(X)
 #undef X
-  r.select(Op::v_mad_u32_u16, bind_checked<v_mad_u32_u16, kOpSel>);
+          r.select(Op::v_mad_u32_u16, bind_checked<v_mad_u32_u16, kOpSel>);
   r.select(Op::v_mad_i32_i16, bind_checked<v_mad_i32_i16, kOpSel>);
   r.select(Op::v_bitop3_b16, bind_checked<v_bitop3_b16, kOpSel>);
   r.select(Op::v_pack_b32_f16, pack_form);

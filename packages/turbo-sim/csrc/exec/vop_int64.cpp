@@ -19,7 +19,8 @@ template <class F> inline void shift64(Wave &w, const Instruction &i, F f) {
   Lanes64 tb, out;
   const uint32_t *a = src32(w, i, 0, ta);
   const uint64_t *b = src64(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(a[l] & 63, b[l]);
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = f(a[l] & 63, b[l]);
   write64(w, i, out.v);
 }
 void v_lshlrev_b64(Wave &w, const Instruction &i) {
@@ -37,7 +38,8 @@ void v_lshl_add_u64(Wave &w, const Instruction &i) {
   Lanes64 ta, tc, out;
   const uint64_t *a = src64(w, i, 0, ta), *c = src64(w, i, 2, tc);
   const uint32_t *b = src32(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = (a[l] << (b[l] & 7)) + c[l];
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = (a[l] << (b[l] & 7)) + c[l];
   write64(w, i, out.v);
 }
 

@@ -36,7 +36,8 @@ void v_swap_b32(Wave &w, const Instruction &i) {
   Lanes old;
   std::memcpy(old.v, x, sizeof old.v);
   const uint64_t mask = w.exec();
-  if (x == y) return;
+  if (x == y)
+    return;
   merge(x, y, mask);
   merge(y, old.v, mask);
 }
@@ -61,7 +62,8 @@ template <unsigned ROW> void permlane_swap(Wave &w, const Instruction &i) {
     for (unsigned l = base; l < base + ROW; ++l) {
       const uint32_t from_x = x[l + ROW], from_y = y[l];
       const bool both = (exec >> l & 1) && (exec >> (l + ROW) & 1);
-      if (!both) continue;
+      if (!both)
+        continue;
       y[l] = from_x;
       x[l + ROW] = from_y;
     }
@@ -69,12 +71,15 @@ template <unsigned ROW> void permlane_swap(Wave &w, const Instruction &i) {
 
 template <Handler H> Handler no_modifiers(const Instruction &i) {
   require_modifiers(i, kInt);
-  if (i.has_dpp) throw NotImplemented("DPP");
-  if (i.has_sdwa) throw NotImplemented("SDWA");
+  if (i.has_dpp)
+    throw NotImplemented("DPP");
+  if (i.has_sdwa)
+    throw NotImplemented("SDWA");
   return H;
 }
 template <Handler H> Handler two_registers(const Instruction &i) {
-  if (!i.src[0].is_vector() || !i.dst.is_vector()) throw NotImplemented("an operand that is not a vector register");
+  if (!i.src[0].is_vector() || !i.dst.is_vector())
+    throw NotImplemented("an operand that is not a vector register");
   return no_modifiers<H>(i);
 }
 

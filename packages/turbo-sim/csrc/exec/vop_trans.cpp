@@ -17,12 +17,14 @@ inline double rsq(double x) { return 1.0 / std::sqrt(x); }
 // The argument counts revolutions; it is reduced exactly before the multiplication. Hardware gives sin 0 and cos 1
 // beyond +-256 revolutions.
 inline double sin_turns(double x) {
-  if (std::fabs(x) > 256.0 && std::isfinite(x)) return 0.0;
+  if (std::fabs(x) > 256.0 && std::isfinite(x))
+    return 0.0;
   const double f = x - std::floor(x);
   return x == 0.0 ? x : f == 0.5 || f == 0.0 ? 0.0 : std::sin(kTau * f);
 }
 inline double cos_turns(double x) {
-  if (std::fabs(x) > 256.0 && std::isfinite(x)) return 1.0;
+  if (std::fabs(x) > 256.0 && std::isfinite(x))
+    return 1.0;
   const double f = x - std::floor(x);
   return f == 0.25 || f == 0.75 ? 0.0 : std::cos(kTau * f);
 }
@@ -61,7 +63,8 @@ template <class F> inline void trans16(Wave &w, const Instruction &i, F f) {
 template <class F> inline void trans64(Wave &w, const Instruction &i, F f) {
   Lanes64 ta, out;
   const uint64_t *a = source_f64(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(f(as_double(a[l])));
+  for (unsigned l = 0; l < kLanes; ++l)
+    out.v[l] = as_bits(f(as_double(a[l])));
   settle_nans64(out.v, a);
   result_f64(w, i, out.v);
 }

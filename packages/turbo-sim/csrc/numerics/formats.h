@@ -43,16 +43,21 @@ struct FloatFormat {
   // Code of the largest finite magnitude.
   constexpr uint32_t max_code() const {
     const uint32_t all = sign_bit() - 1;
-    if (specials == Specials::ieee) return ((all >> mantissa_bits) << mantissa_bits) - 1;
+    if (specials == Specials::ieee)
+      return ((all >> mantissa_bits) << mantissa_bits) - 1;
     return specials == Specials::fn ? all - 1 : all;
   }
   constexpr uint32_t infinity_code() const { return max_code() + 1; } // ieee only
   constexpr uint32_t nan_code() const {
     switch (specials) {
-    case Specials::ieee: return infinity_code() | (1u << (mantissa_bits - 1));
-    case Specials::fn: return sign_bit() - 1;
-    case Specials::fnuz: return sign_bit();
-    default: return max_code();
+    case Specials::ieee:
+      return infinity_code() | (1u << (mantissa_bits - 1));
+    case Specials::fn:
+      return sign_bit() - 1;
+    case Specials::fnuz:
+      return sign_bit();
+    default:
+      return max_code();
     }
   }
 };
@@ -81,7 +86,8 @@ uint32_t encode_stochastic(double value, const FloatFormat &format, uint32_t noi
 
 // Scale of an e8m0 byte: 2^(code - 127), NaN for 0xFF.
 inline float decode_e8m0(uint32_t code) {
-  if (code == 255) return std::bit_cast<float>(0x7FC00000u);
+  if (code == 255)
+    return std::bit_cast<float>(0x7FC00000u);
   return std::bit_cast<float>(code == 0 ? 0x00400000u : code << 23);
 }
 

@@ -8,6 +8,8 @@ import functools
 import os
 from pathlib import Path
 
+import turbo_sim
+
 __all__ = ["HipLibrary", "hip", "library_path"]
 
 _NAME = "libamdhip64.so"
@@ -19,11 +21,12 @@ def library_path() -> str:
     from turbo_sim._native import level
 
     build = os.environ.get("TURBO_SIM_MODULE_DIR")
-    here = Path(__file__).resolve().parent
-    path = Path(build) / f"hip_{level}" / _NAME if build else here / "lib" / level / _NAME
-    if not path.is_file():
-        raise FileNotFoundError(f"turbo-sim's HIP library is missing: {path}; reinstall the wheel")
-    return str(path)
+    folders = [Path(folder).resolve() / "lib" / level for folder in turbo_sim.__path__]  # an editable install has two
+    places = [Path(build) / f"hip_{level}" / _NAME] if build else [folder / _NAME for folder in folders]
+    for path in places:
+        if path.is_file():
+            return str(path)
+    raise FileNotFoundError(f"turbo-sim's HIP library is missing: {', '.join(map(str, places))}; reinstall the wheel")
 
 
 class HipLibrary:

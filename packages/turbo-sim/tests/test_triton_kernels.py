@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 
 import pytest
@@ -243,3 +244,21 @@ def test_interleaving_waves_changes_nothing(arch: str) -> None:
         launch(arch, case, [a, b, c, 70, 64, 90, 90, 1, 64, 1], (2, 1, 1), seed=seed)
         results.append(c)
     assert all(torch.equal(r, results[0]) for r in results)
+
+
+def test_damaged_code_objects_are_refused_not_followed() -> None:
+    """Random damage to an ELF file: a LoadError or a code object, never a crash."""
+    case = next(c for c in triton_sample.cases("gfx950") if c.name.startswith("add_fp32"))
+    whole, _ = triton_sample.compile_case(case, "gfx950")
+    draw = random.Random(0)
+    refused = 0
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(draw.randint(1, 12)):
+            data[draw.randrange(64 if draw.random() < 0.4 else len(data))] = draw.choice((0, 255, draw.randrange(256)))
+        data = data[: draw.randrange(len(data))] if draw.random() < 0.2 else data
+        try:
+            native().CodeObject.load(bytes(data)).instruction_texts()
+        except native().LoadError:
+            refused += 1
+    assert refused > 100

@@ -79,7 +79,7 @@ struct ElfReader {
       throw LoadError("code object: bad string in ELF file");
     return std::string(reinterpret_cast<const char *>(p + offset), size_t(e - p) - offset);
   }
-  std::string section_name(const Section &s) const { return text(sections[at<uint16_t>(62)].offset + s.name); }
+  std::string section_name(const Section &s) const { return text(sections.at(at<uint16_t>(62)).offset + s.name); }
   uint8_t *memory(uint64_t address) const { return out.image_.get() + address; }
 
   void header(const std::string &want) {
@@ -107,11 +107,16 @@ struct ElfReader {
   }
 
   void load_segments() {
+    constexpr uint64_t kLimit = uint64_t(1) << 30;
     uint64_t end = 0;
-    for (const Segment &s : segments)
-      if (s.type == kLoad)
-        end = std::max(end, s.address + s.memory_size);
-    if (!end || end > (1u << 30))
+    for (const Segment &s : segments) {
+      if (s.type != kLoad)
+        continue;
+      if (s.address > kLimit || s.memory_size > kLimit)
+        throw LoadError("code object: segment beyond 1 GiB");
+      end = std::max(end, s.address + s.memory_size);
+    }
+    if (!end || end > kLimit)
       throw LoadError("code object: no loadable segment, or larger than 1 GiB");
     out.image_size_ = (end + 4095) / 4096 * 4096;
     out.image_.reset(static_cast<uint8_t *>(std::aligned_alloc(4096, out.image_size_)));
@@ -139,7 +144,7 @@ struct ElfReader {
           value += at<Symbol>(symbols.offset + (info >> 32) * 24).value; // R_AMDGPU_ABS64
         else if (type != 13)
           throw LoadError("code object: relocation type " + std::to_string(type) + " is not supported");
-        if (where + 8 > out.image_size_)
+        if (where > out.image_size_ || out.image_size_ - where < 8)
           throw LoadError("code object: relocation outside the image");
         std::memcpy(memory(where), &value, 8);
       }
@@ -180,7 +185,7 @@ struct ElfReader {
   void descriptor(const std::string &name, uint64_t address) {
     if (out.find(name))
       return;
-    if (address + 64 > out.image_size_)
+    if (address > out.image_size_ || out.image_size_ - address < 64)
       throw LoadError("code object: kernel descriptor outside the image");
     const uint8_t *d = memory(address);
     auto get = [&](unsigned offset, auto &v) { std::memcpy(&v, d + offset, sizeof v); };
@@ -306,13 +311,19 @@ std::shared_ptr<CodeObject> CodeObject::load(const uint8_t *p, size_t size, cons
   }
   auto object = std::make_shared<CodeObject>();
   ElfReader r{p, size, *object, {}, {}};
-  r.header(arch);
-  r.load_segments();
-  r.relocate();
-  r.decode_text();
-  r.symbols();
-  r.notes();
-  r.debug();
+  try {
+    r.header(arch);
+    r.load_segments();
+    r.relocate();
+    r.decode_text();
+    r.symbols();
+    r.notes();
+    r.debug();
+  } catch (const LoadError &) {
+    throw;
+  } catch (const std::exception &e) { // a section index out of range, a malformed metadata note
+    throw LoadError(std::string("code object: malformed ELF file (") + e.what() + ")");
+  }
   if (object->kernels.empty())
     throw LoadError("code object: no kernel descriptor (symbol NAME.kd)");
   return object;

@@ -305,9 +305,9 @@ void register_vop3p(Registry &r) {
   INTEGER3(X)
 #undef X
 #define X(name, expr) r.select(Op::name, name##_form); // after INTEGER2: replaces the plain form
-      SATURATING(X)
+  SATURATING(X)
 #undef X
-          r.set(Op::v_pk_add_f16, v_pk_add_f16);
+  r.set(Op::v_pk_add_f16, v_pk_add_f16);
   r.set(Op::v_pk_mul_f16, v_pk_mul_f16);
   r.set(Op::v_pk_fma_f16, v_pk_fma_f16);
   r.set(Op::v_pk_min_f16, pk_min_max<false>);

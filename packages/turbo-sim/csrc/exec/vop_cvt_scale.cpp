@@ -238,30 +238,39 @@ void register_vop_cvt_scale(Registry &r) {
   r.select(Op::v_cvt_scalef32_pk_##name##_##wide, bind_checked<to_pair<format, Wide::wide>, ALLOWED(wide)>);           \
   r.select(Op::v_cvt_scalef32_pk_##wide##_##name, bind_checked<from_pair<format, Wide::wide>, kOpSel>);
   WIDE(X, fp8, kE4M3)
-  WIDE(X, bf8, kE5M2) WIDE(X, fp4, kE2M1)
+  WIDE(X, bf8, kE5M2)
+  WIDE(X, fp4, kE2M1)
 #undef X
 #define X(name, wide, format)                                                                                          \
   r.select(Op::v_cvt_scalef32_sr_##name##_##wide, bind_checked<to_one_noisy<format, Wide::wide>, kOpSel>);
-      WIDE(X, fp8, kE4M3) WIDE(X, bf8, kE5M2)
+  WIDE(X, fp8, kE4M3)
+  WIDE(X, bf8, kE5M2)
 #undef X
 #define X(name, wide, format)                                                                                          \
   r.select(Op::v_cvt_scalef32_sr_pk_fp4_##wide, bind_checked<to_fp4_noisy<Wide::wide>, kOpSel>);
-          WIDE(X, fp4, kE2M1)
+  WIDE(X, fp4, kE2M1)
 #undef X
 #define X(name, wide, format)                                                                                          \
   r.select(Op::v_cvt_scalef32_##wide##_##name, bind_checked<from_one<format, Wide::wide>, kOpSel>);
-              X(fp8, f32, kE4M3) X(bf8, f32, kE5M2) X(fp8, f16, kE4M3) X(bf8, f16, kE5M2)
+  X(fp8, f32, kE4M3)
+  X(bf8, f32, kE5M2)
+  X(fp8, f16, kE4M3)
+  X(bf8, f16, kE5M2)
 #undef X
 #define X(name, wide, format)                                                                                          \
   r.select(Op::v_cvt_scalef32_pk32_##wide##_##name, bind_checked<from_six<format, Wide::wide>, kInt>);                 \
   r.select(Op::v_cvt_scalef32_sr_pk32_##name##_##wide, bind_checked<to_six<format, Wide::wide, true>, kInt>);
-                  WIDE(X, fp6, kE2M3) WIDE(X, bf6, kE3M2)
+  WIDE(X, fp6, kE2M3)
+  WIDE(X, bf6, kE3M2)
 #undef X
 #define X(name, wide, format)                                                                                          \
   r.select(Op::v_cvt_scalef32_pk32_##name##_##wide, bind_checked<to_six<format, Wide::wide, false>, kInt>);
-                      X(fp6, f16, kE2M3) X(fp6, bf16, kE2M3) X(bf6, f16, kE3M2) X(bf6, bf16, kE3M2)
+  X(fp6, f16, kE2M3)
+  X(fp6, bf16, kE2M3)
+  X(bf6, f16, kE3M2)
+  X(bf6, bf16, kE3M2)
 #undef X
-                          r.select(Op::v_cvt_scalef32_2xpk16_fp6_f32, bind_checked<to_six_interleaved<kE2M3>, kInt>);
+  r.select(Op::v_cvt_scalef32_2xpk16_fp6_f32, bind_checked<to_six_interleaved<kE2M3>, kInt>);
   r.select(Op::v_cvt_scalef32_2xpk16_bf6_f32, bind_checked<to_six_interleaved<kE3M2>, kInt>);
 #undef ALLOWED
 #undef WIDE

@@ -133,14 +133,19 @@ void register_vop_f16(Registry &r) {
   BINARY(X)
 #undef X
 #define X(name, fn) r.select(Op::name, bind_checked<fn, kFloat>);
-      X(v_fract_f16, v_fract_f16) X(v_min_f16, min_max<false>) X(v_max_f16, min_max<true>) X(v_ldexp_f16, v_ldexp_f16)
-          X(v_frexp_mant_f16, v_frexp_mant_f16)
+  X(v_fract_f16, v_fract_f16)
+  X(v_min_f16, min_max<false>)
+  X(v_max_f16, min_max<true>)
+  X(v_ldexp_f16, v_ldexp_f16)
+  X(v_frexp_mant_f16, v_frexp_mant_f16)
 #undef X
 #define X(name, fn) r.select(Op::name, bind_checked<fn, kFloat | kOpSel>);
-              X(v_fma_f16, v_fma_f16) X(v_min3_f16, of_three<Three::Min>) X(v_max3_f16, of_three<Three::Max>)
-                  X(v_med3_f16, of_three<Three::Med>)
+  X(v_fma_f16, v_fma_f16)
+  X(v_min3_f16, of_three<Three::Min>)
+  X(v_max3_f16, of_three<Three::Max>)
+  X(v_med3_f16, of_three<Three::Med>)
 #undef X
-                      r.select(Op::v_frexp_exp_i16_f16, bind_checked<v_frexp_exp_i16_f16, kNegAbs>);
+  r.select(Op::v_frexp_exp_i16_f16, bind_checked<v_frexp_exp_i16_f16, kNegAbs>);
 }
 
 } // namespace turbo_sim

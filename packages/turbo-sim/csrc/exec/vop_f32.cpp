@@ -210,10 +210,20 @@ void register_vop_f32(Registry &r) {
   BINARY(X)
 #undef X
 #define X(name) r.select(Op::name, bind_checked<name, kFloat>);
-      X(v_fract_f32) X(v_fma_f32) X(v_fmac_f32) X(v_min_f32) X(v_max_f32) X(v_min3_f32) X(v_max3_f32) X(v_med3_f32)
-          X(v_minimum3_f32) X(v_maximum3_f32) X(v_ldexp_f32) X(v_frexp_mant_f32)
+  X(v_fract_f32)
+  X(v_fma_f32)
+  X(v_fmac_f32)
+  X(v_min_f32)
+  X(v_max_f32)
+  X(v_min3_f32)
+  X(v_max3_f32)
+  X(v_med3_f32)
+  X(v_minimum3_f32)
+  X(v_maximum3_f32)
+  X(v_ldexp_f32)
+  X(v_frexp_mant_f32)
 #undef X
-              r.select(Op::v_fmamk_f32, bind_checked<v_fma_f32, kInt>);
+  r.select(Op::v_fmamk_f32, bind_checked<v_fma_f32, kInt>);
   r.select(Op::v_fmaak_f32, bind_checked<v_fma_f32, kInt>);
   r.select(Op::v_frexp_exp_i32_f32, bind_checked<v_frexp_exp_i32_f32, kNegAbs>);
 }

@@ -132,9 +132,15 @@ void register_vop_f64(Registry &r) {
   BINARY(X)
 #undef X
 #define X(name) r.select(Op::name, bind_checked<name, kFloat>);
-      X(v_fract_f64) X(v_fma_f64) X(v_fmac_f64) X(v_min_f64) X(v_max_f64) X(v_ldexp_f64) X(v_frexp_mant_f64)
+  X(v_fract_f64)
+  X(v_fma_f64)
+  X(v_fmac_f64)
+  X(v_min_f64)
+  X(v_max_f64)
+  X(v_ldexp_f64)
+  X(v_frexp_mant_f64)
 #undef X
-          r.select(Op::v_frexp_exp_i32_f64, bind_checked<v_frexp_exp_i32_f64, kNegAbs>);
+  r.select(Op::v_frexp_exp_i32_f64, bind_checked<v_frexp_exp_i32_f64, kNegAbs>);
 }
 
 } // namespace turbo_sim

@@ -207,12 +207,13 @@ void v_bitop3_b32(Wave &w, const Instruction &i) {
 void register_vop_int(Registry &r) {
 #define X(name, expr) r.select(Op::name, bind_checked<name, kInt>);
   UNARY(X)
-  BINARY(X) TERNARY(X)
+  BINARY(X)
+  TERNARY(X)
 #undef X
 #define X(name, expr) r.select(Op::name, name##_form); // after BINARY: replaces the plain form
-      SATURATING(X)
+  SATURATING(X)
 #undef X
-          r.select(Op::v_bitop3_b32, bind_checked<v_bitop3_b32, kInt>);
+  r.select(Op::v_bitop3_b32, bind_checked<v_bitop3_b32, kInt>);
   r.select(Op::v_ashr_pk_i8_i32, bind_checked<ashr_pk<clamped_i8>, kOpSel>);
   r.select(Op::v_ashr_pk_u8_i32, bind_checked<ashr_pk<clamped_u8>, kOpSel>);
 }

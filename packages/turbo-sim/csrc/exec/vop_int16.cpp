@@ -149,9 +149,9 @@ void register_vop_int16(Registry &r) {
   TERNARY_KEEP(X)
 #undef X
 #define X(name, expr, keep) r.select(Op::name, name##_form); // after BINARY: replaces the plain form
-      SATURATING(X)
+  SATURATING(X)
 #undef X
-          r.select(Op::v_mad_u32_u16, bind_checked<v_mad_u32_u16, kOpSel>);
+  r.select(Op::v_mad_u32_u16, bind_checked<v_mad_u32_u16, kOpSel>);
   r.select(Op::v_mad_i32_i16, bind_checked<v_mad_i32_i16, kOpSel>);
   r.select(Op::v_bitop3_b16, bind_checked<v_bitop3_b16, kOpSel>);
   r.select(Op::v_pack_b32_f16, pack_form);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Shapes of the dense GEMM, for tests and benchmarks alike. Neither torch nor triton is needed to read them.
+"""Shapes of the dense GEMM. Neither torch nor triton is needed to read them; those of models are in benchmark/.
 
 A case is (M, N, K): C[M, N] = A[M, K] B[K, N].
 """
@@ -42,32 +42,3 @@ MISALIGNED = (
     (256, 512, 128, True, False),
     (512, 256, 128, False, True),
 )
-
-# (hidden, intermediate, query heads, key/value heads, head size, vocabulary)
-MODELS = {
-    "Llama-3.1-8B": (4096, 14336, 32, 8, 128, 128256),
-    "Llama-3.1-70B": (8192, 28672, 64, 8, 128, 128256),
-}
-
-
-def layer_gemms(model: str, tokens: int = 8192) -> dict[str, tuple[int, int, int]]:
-    """The five forward GEMMs of a layer of `model` for `tokens` rows (micro-batch size x sequence length)."""
-    hidden, intermediate, heads, kv_heads, head_dim, vocabulary = MODELS[model]
-    return {
-        "qkv": (tokens, (heads + 2 * kv_heads) * head_dim, hidden),
-        "attn_out": (tokens, hidden, heads * head_dim),
-        "gate_up": (tokens, 2 * intermediate, hidden),
-        "down": (tokens, hidden, intermediate),
-        "lm_head": (tokens, vocabulary, hidden),
-    }
-
-
-SQUARE = {"4096^3": (4096, 4096, 4096), "8192^3": (8192, 8192, 8192)}
-
-
-def benchmark_shapes(tokens: int = 8192) -> dict[str, tuple[int, int, int]]:
-    """The shapes of the speed table: squares and the layers of every model."""
-    shapes = dict(SQUARE)
-    for model in MODELS:
-        shapes.update({f"{model} {name}": mnk for name, mnk in layer_gemms(model, tokens).items()})
-    return shapes

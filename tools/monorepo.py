@@ -33,7 +33,7 @@ ALLOWED_ARROWS: dict[str, frozenset[str]] = {
     "turbo-norm-act": frozenset({"turbo-core"}),
     "turbo-moe": frozenset({"turbo-core", "turbo-grouped-gemm", "turbo-quant", "turbo-norm-act"}),
     "turbo-async-tp": frozenset({"turbo-core"}),
-    "turbo-sim": frozenset(),  # a developer's tool: no op depends on it
+    "turbo-sim": frozenset({"turbo-core"}),  # a developer's tool: no op depends on it
     "primus-turbo": frozenset(
         {
             "turbo-core",

@@ -57,7 +57,9 @@ def run(pytester, monkeypatch, site):
         pytester.makepyfile(source)
         with monkeypatch.context() as patch:
             patch.setattr(sys, "executable", str(launcher))
-            return pytester.runpytest_subprocess("-p", "turbo_testing.plugin", *arguments, timeout=120)
+            # turbo-sim's plugin announces itself to every pytest, but an editable install cannot be imported under -S
+            ours = ("-p", "no:turbo_sim", "-p", "turbo_testing.plugin")
+            return pytester.runpytest_subprocess(*ours, *arguments, timeout=120)
 
     return go
 

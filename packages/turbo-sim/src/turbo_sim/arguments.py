@@ -106,8 +106,7 @@ def pack(arguments: list[Argument], layout: list[tuple[int, int]]) -> bytes:
     """
     out = b""
     for k, argument in enumerate(arguments):
-        value = argument.value if argument.buffer is None else struct.pack("<Q", argument.buffer.ctypes.data)
-        assert value is not None  # noqa: S101
+        value = (argument.value or b"") if argument.buffer is None else struct.pack("<Q", argument.buffer.ctypes.data)
         if layout:
             offset, size = layout[k]
             if len(value) != size:

@@ -170,7 +170,7 @@ def use(
     with ExitStack() as stack:
         stack.enter_context(_settings(library, values))
         stack.enter_context(_environment(_VARIABLE, library_path()))
-        if importlib.util.find_spec("turbo_core") is not None and importlib.util.find_spec("torch") is not None:
+        if importlib.util.find_spec("torch") is not None:
             stack.enter_context(importlib.import_module("turbo_core.device").simulated_arch(arch))
         if triton is not False and importlib.util.find_spec("triton") is not None:
             reason = triton_driver.why_not()

@@ -28,7 +28,7 @@ from tools.monorepo import PACKAGES, USERS_OWN, Wheel, normalised, wheels
 
 WHEEL_LIMIT = 5 * 1024 * 1024
 SDIST_TOP = {"PKG-INFO", "README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "src", "tests", ".gitignore"}
-SDIST_TOP |= {"CMakeLists.txt", "csrc", "csrc-common", "hatch_build.py", "tools", ".clang-format"}  # of wheels with native code
+SDIST_TOP |= {"CMakeLists.txt", "csrc", "csrc-common", "hatch_build.py", "tools", ".clang-format"}  # native code
 # What a build makes (kernels, their library, front ends) or brings from csrc-common, inside the package.
 BUILT = re.compile(r"\w+/(lib/(v\d/)?[\w.]+\.(so|hsaco|json)|((pytorch|jax)/_C|_sim_v\d)\.[\w.-]+\.so|csrc_common/.+)")
 
@@ -117,7 +117,7 @@ def _difference(package: Wheel, inside: set[str]) -> list[str]:
 
 def _is_rubbish(name: str) -> bool:
     path = PurePosixPath(name)
-    hidden = path.name.startswith(".") and path.name != ".gitignore"
+    hidden = path.name.startswith(".") and path.name not in {".gitignore", ".clang-format"}
     return hidden or "__pycache__" in path.parts or path.suffix in {".pyc", ".pyo", ".orig", ".rej", ".swp"}
 
 

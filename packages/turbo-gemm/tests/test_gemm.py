@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import turbo_gemm
-from turbo_core import BackendType, GlobalBackendManager, trace_dispatch, why_no_triton
+from turbo_core import BackendType, GlobalBackendManager, trace_dispatch
 from turbo_testing import references
 from turbo_testing.cases import load
 from turbo_testing.metrics import assert_close, get_tolerances
@@ -14,17 +14,6 @@ from turbo_testing.poison import poisoned_empty
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 CASES = load("turbo-gemm")
 LAYOUTS = CASES.LAYOUTS
-
-
-@pytest.fixture(params=["HIPBLASLT", "TRITON", "TORCH"])
-def backend(request, device):
-    """Each backend in turn, named in code; skipped with its own reason where it cannot run."""
-    if request.param == "HIPBLASLT" and device.type != "cuda":
-        pytest.skip("backend HIPBLASLT needs a GPU")
-    if request.param == "TRITON" and (reason := why_no_triton(device)):
-        pytest.skip(f"backend TRITON: {reason}")
-    GlobalBackendManager.set_gemm_backend(request.param)
-    return BackendType[request.param]
 
 
 def sizes(backend, device):

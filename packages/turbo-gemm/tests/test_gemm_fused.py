@@ -5,20 +5,10 @@ import pytest
 import torch
 
 import turbo_gemm
-from turbo_core import BackendType, GlobalBackendManager, UnsupportedError, trace_dispatch, why_no_triton
+from turbo_core import BackendType, GlobalBackendManager, UnsupportedError, trace_dispatch
 from turbo_testing.metrics import assert_close
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-
-
-@pytest.fixture(params=["HIPBLASLT", "TRITON", "TORCH"])
-def backend(request, device):
-    if request.param == "HIPBLASLT" and device.type != "cuda":
-        pytest.skip("backend HIPBLASLT needs a GPU")
-    if request.param == "TRITON" and (reason := why_no_triton(device)):
-        pytest.skip(f"backend TRITON: {reason}")
-    GlobalBackendManager.set_gemm_backend(request.param)
-    return BackendType[request.param]
 
 
 def weight(shape, dtype, main_grad_dtype, device):

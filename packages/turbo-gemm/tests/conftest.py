@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of the op share: the backends, each in turn."""
+
+import pytest
+
+from turbo_core import BackendType, GlobalBackendManager, why_no_triton
+
+
+@pytest.fixture(params=["HIPBLASLT", "TRITON", "TORCH"])
+def backend(request, device):
+    """Each backend in turn, named in code; skipped with its own reason where it cannot run."""
+    if request.param == "HIPBLASLT" and device.type != "cuda":
+        pytest.skip("backend HIPBLASLT needs a GPU")
+    if request.param == "TRITON" and (reason := why_no_triton(device)):
+        pytest.skip(f"backend TRITON: {reason}")
+    GlobalBackendManager.set_gemm_backend(request.param)
+    return BackendType[request.param]

@@ -202,7 +202,8 @@ def _end(process: Any) -> None:
 
 def _collect(pipes: list[Any], processes: list[Any], timeout: float, folder: str) -> list[Any]:
     results: dict[int, Any] = {}
-    failures: list[tuple[int, BaseException | None, str]] = []  # in the order in which they came
+    # In the order in which they came, but a dead rank first: the others fail because it left, and may say so sooner.
+    failures: list[tuple[int, BaseException | None, str]] = []
     waiting = dict(zip(pipes, range(len(pipes))))
     deadline = time.monotonic() + timeout
     while waiting:
@@ -215,7 +216,7 @@ def _collect(pipes: list[Any], processes: list[Any], timeout: float, folder: str
                 answer = pickle.loads(pipe.recv_bytes())
             except EOFError:
                 processes[rank].join(_GRACE)
-                answer = ("error", None, f"the process died without a word, exit code {processes[rank].exitcode}")
+                answer = ("died", None, f"the process died without a word, exit code {processes[rank].exitcode}")
             if answer[0] == "ok":
                 results[rank] = answer[1]
                 continue
@@ -223,7 +224,7 @@ def _collect(pipes: list[Any], processes: list[Any], timeout: float, folder: str
                 pytest.skip(answer[1])
             if not failures:
                 deadline = min(deadline, time.monotonic() + _GRACE)
-            failures.append((rank, answer[1], answer[2]))
+            failures.insert(0 if answer[0] == "died" else len(failures), (rank, answer[1], answer[2]))
     if failures:
         _raise(failures, len(pipes))
     if waiting:

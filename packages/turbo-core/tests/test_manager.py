@@ -8,7 +8,7 @@ from turbo_core.tune_cache import TuneEntry, cache_for
 
 FP8, OTHER = PrecisionType.FP8, PrecisionType.BF16_FP16_FP32
 FAMILIES = ["gemm", "grouped_gemm", "attn", "sparse_attn", "moe_dispatch_combine"]
-EVERY_FAMILY = [*FAMILIES, "norm_act"]  # which no variable governs
+EVERY_FAMILY = [*FAMILIES, "norm_act", "quant"]  # the last two are governed by no variable
 
 
 def setter(family):

@@ -45,6 +45,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         # each rank would time a different exchange, and a wrong pick would hang the job
         "moe_dispatch_combine": Family(("PRIMUS_TURBO_MOE_DISPATCH_COMBINE_BACKEND",), tunable=False),
         "norm_act": Family(()),
+        "quant": Family(()),
     }
 )
 

@@ -71,6 +71,13 @@ class GlobalBackendManager:
         cls._choose("norm_act", backend, precision, auto_tune)
 
     @classmethod
+    def set_quant_backend(
+        cls, backend: BackendType | str | None = None, precision: PrecisionType | None = None, auto_tune: bool = False
+    ) -> None:
+        """Choose the backend of quantisation and dequantisation, which no environment variable governs."""
+        cls._choose("quant", backend, precision, auto_tune)
+
+    @classmethod
     def set_auto_tune(cls, enabled: bool | None) -> None:
         """Switch auto-tuning of every op on or off; None leaves it to PRIMUS_TURBO_AUTO_TUNE again."""
         if enabled is not None and not isinstance(enabled, bool):
@@ -108,6 +115,11 @@ class GlobalBackendManager:
     def get_norm_act_backend(cls, precision: PrecisionType) -> BackendChoice | None:
         """The choice in force for the normalisations and activations, None when the op's default is."""
         return cls.choice("norm_act", precision)
+
+    @classmethod
+    def get_quant_backend(cls, precision: PrecisionType) -> BackendChoice | None:
+        """The choice in force for quantisation and dequantisation, None when the op's default is."""
+        return cls.choice("quant", precision)
 
     @classmethod
     def auto_tune_enabled(cls) -> bool:

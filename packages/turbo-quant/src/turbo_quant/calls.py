@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: MIT
+"""What one quantisation or dequantisation asks of a backend, and what it gives back.
+
+The ops turn any input into these; TORCH, TRITON and TURBO answer them with the same bits. Shape suffixes: B batch,
+R rows, C columns of the source; Cp, Rp are C, R rounded up to 128, filled with zeros.
+
+Float scales (TENSORWISE, ROWWISE, BLOCKWISE), all arithmetic in float32, each step rounded once:
+
+    amax      = max |x| over the block
+    scale     = fp8_max / max(amax, floor)        floor 1e-12, for BLOCKWISE 1e-4
+    scale_inv = 1 / scale
+    q         = round_to_fp8(clamp(x * scale, -fp8_max, fp8_max))         to nearest even
+
+MX (blocks of 32 along the contraction, E8M0 scales), after OCP Microscaling Formats v1.0:
+
+    bits      = float32 bits of amax + (1 << (22 - m))       m mantissa bits: 3 e4m3, 2 e5m2, 1 e2m1 (half an ulp)
+    byte      = clamp((bits >> 23) - E_max, 0, 254)          E_max 8 e4m3, 15 e5m2, 2 e2m1
+    q         = round_to_format(x * 2^(127 - byte))          to nearest even, saturating at the largest value
+
+A block that holds NaN or an infinity has a NaN scale (scale_inv NaN, byte 255) and a payload of zeros, so all of it,
+and nothing else, is NaN once dequantised. A block of zeros has payload zero and a finite, positive scale (byte 0).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+    from turbo_core.low_precision import ScalingGranularity
+
+__all__ = [
+    "DequantizeFloatCall",
+    "DequantizeMxCall",
+    "FloatOutputs",
+    "MxDirection",
+    "MxOutputs",
+    "QuantizeFloatCall",
+    "QuantizeMxCall",
+]
+
+
+class QuantizeFloatCall(NamedTuple):
+    """Quantise ``x`` with float32 scales; payloads are contiguous and have the shape of x.
+
+    Attributes:
+        x: [B,R,C], any strides; bf16, fp16 or fp32.
+        out_dtype: one of torch's four FP8 types.
+        granularity: TENSORWISE (scale 0-dim; only ``row``), ROWWISE or BLOCKWISE.
+        block_size: edge of a block for BLOCKWISE, else 0. Blocks at the end may be shorter.
+        row: wanted: one scale per row (ROWWISE [B,R,1]) or per 1 x block piece of a row ([B,R,ceil(C/block)]).
+        column: wanted: one scale per column (ROWWISE [B,1,C]) or per block x 1 piece ([B,ceil(R/block),C]).
+        tile: BLOCKWISE with block x block tiles ([B,ceil(R/block),ceil(C/block)]); then only ``row`` is set.
+        group_offs: int64 [G+1] on x's device or None. B is 1 and BLOCKWISE; rows belong to groups. The column copy is
+            then padded: group g begins at row offs_padded[g], each group's rows rounded up to block_size, its payload
+            is [1, R + G*block_size, C] (rows past the last group are zeros, as are the scales there), its scales
+            [1, ceil((R + G*block_size)/block_size), C].
+        group_offs_padded: int64 [G+1], given with group_offs: computed by the op on the device.
+    """
+
+    x: torch.Tensor
+    out_dtype: torch.dtype
+    granularity: ScalingGranularity
+    block_size: int
+    row: bool
+    column: bool
+    tile: bool = False
+    group_offs: torch.Tensor | None = None
+    group_offs_padded: torch.Tensor | None = None
+
+
+class FloatOutputs(NamedTuple):
+    """Payloads and float32 scale_inv of the directions wanted, None for the other."""
+
+    row: torch.Tensor | None
+    row_scale_inv: torch.Tensor | None
+    column: torch.Tensor | None
+    column_scale_inv: torch.Tensor | None
+
+
+class MxDirection(NamedTuple):
+    """How one copy is made.
+
+    Attributes:
+        tile: one exponent per 32 x 32 tile (repeated for each of its 32 rows in the scale array), else per 1 x 32.
+        rht: before quantising, each 16 consecutive elements along the contraction are multiplied by their sign in
+            ``sign_mask`` (bit i set: element i is negated) and by the 16-point Hadamard matrix (Sylvester order) / 4.
+            Butterflies of stride 1, 2, 4, 8 in float32, (a, b) -> (a + b, a - b), then * 0.25. Not with ``tile``.
+        stochastic: stochastic rounding of the payload from ``rng`` (below), else to nearest even.
+        shuffle_scale: scales in the order that AITER's preshuffled kernels read (see turbo_quant shuffle_scale).
+        shuffle_out: payload likewise (see shuffle_weight).
+    """
+
+    tile: bool = False
+    rht: bool = False
+    stochastic: bool = False
+    shuffle_scale: bool = False
+    shuffle_out: bool = False
+
+
+class QuantizeMxCall(NamedTuple):
+    """Quantise ``x`` to MXFP8 or MXFP4 along its rows, its columns, or both in one pass over x.
+
+    The row copy is [B,R,Cp] with scales [B,R,Cp/32]; the column copy is transposed, [B,C,Rp] with [B,C,Rp/32]. e2m1
+    payloads hold two values a byte, the first in the low nibble, so their last dimension is half.
+
+    Stochastic rounding of v = x * 2^(127 - byte): with ulp the spacing of the format at |v| (that of the subnormals
+    below the smallest normal) and t = |v| / ulp, the magnitude is ulp * (floor(t) + (u < t - floor(t))), saturating.
+    u = (word >> 8) * 2^-24, word number i % 4 of Philox4x32-10 with key = (low, high half of seed) and counter =
+    (low, high half of i // 4, low half of offset, high half of offset xor (1 << 31 for the column copy)), i the index
+    of the element in its copy as an array [B,R,Cp] or [B,C,Rp] without shuffles (64 bits).
+
+    Attributes:
+        x: [B,R,C], any strides; bf16, fp16 or fp32.
+        format: ``e4m3``, ``e5m2`` (OCP on every device: MX is a storage format) or ``e2m1``.
+        row, column: how each copy is made; None where it is not wanted.
+        sign_mask: 16 bits, for ``rht``.
+        rng: int64 [2] on x's device: seed and offset; None without stochastic rounding.
+        group_offs: int64 [G+1] on x's device or None; B is 1. Row copies are not changed by groups. In the column copy
+            group g's columns begin at group_offs_padded[g], each group rounded up to 128: [1, C, ceil128(R + G*127)],
+            zeros and byte 0 past the last group. Blocks and 16-element Hadamard pieces begin at each group's start.
+        group_offs_padded: int64 [G+1], given with group_offs: computed by the op on the device.
+    """
+
+    x: torch.Tensor
+    format: str
+    row: MxDirection | None
+    column: MxDirection | None
+    sign_mask: int = 0
+    rng: torch.Tensor | None = None
+    group_offs: torch.Tensor | None = None
+    group_offs_padded: torch.Tensor | None = None
+
+
+class MxOutputs(NamedTuple):
+    """Payloads (float8_e4m3fn, float8_e5m2, float4_e2m1fn_x2) and scales (float8_e8m0fnu), None where not wanted.
+
+    A torch without the FP4 or the E8M0 type gets uint8 tensors of the same bits.
+    """
+
+    row: torch.Tensor | None
+    row_scale: torch.Tensor | None
+    column: torch.Tensor | None
+    column_scale: torch.Tensor | None
+
+
+class DequantizeFloatCall(NamedTuple):
+    """x = q * scale_inv in float32, rounded once to ``out_dtype``; the result is contiguous.
+
+    Attributes:
+        q: [B,R,C], any strides, one of the four FP8 types.
+        scale_inv: float32, of the shape that `QuantizeFloatCall` gives for one of row, column and tile.
+        block_size: 0 for TENSORWISE and ROWWISE.
+        out_dtype: bf16, fp16 or fp32.
+    """
+
+    q: torch.Tensor
+    scale_inv: torch.Tensor
+    granularity: ScalingGranularity
+    block_size: int
+    axis: int  # 2: row scales, 1: column scales, 0: tiles
+    out_dtype: torch.dtype
+
+
+class DequantizeMxCall(NamedTuple):
+    """x = q * 2^(byte - 127), rounded once to ``out_dtype``; the result is contiguous.
+
+    With ``rht`` the rotation is undone (Hadamard, then the signs). No shuffles: the op undoes those first.
+
+    Attributes:
+        q: [B,L,Kp] (or Kp/2 bytes of e2m1), any strides: blocks of 32 lie along the last dimension.
+        scale: [B,L,Kp/32], bytes.
+        format: ``e4m3``, ``e5m2`` or ``e2m1``.
+        size: how many of the Kp values of a row are wanted, the rest is padding.
+        transpose: the result is [B,size,L] (the source of a column copy) instead of [B,L,size].
+    """
+
+    q: torch.Tensor
+    scale: torch.Tensor
+    format: str
+    size: int
+    transpose: bool
+    rht: bool
+    sign_mask: int
+    out_dtype: torch.dtype

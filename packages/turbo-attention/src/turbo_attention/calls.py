@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""What one attention forward or backward asks of a backend, and what it gives back.
+
+For query i and key j of one sequence, head h (key head h // (Hq / Hkv)), shift = sk - sq (bottom-right alignment):
+
+    s_ij   = softmax_scale * q_i . k_j
+    s_ij   = softcap * tanh(s_ij / softcap)                       where softcap > 0
+    s_ij  += bias_ij - slope_h * |i + shift - j|                  where given
+    visible: i + shift - left <= j <= i + shift + right           a negative bound is none; causal is right = 0
+    lse_i  = log(sum_j exp(s_ij) + exp(sink_h))                   over visible j; no sink: no such term
+    p_ij   = exp(s_ij - lse_i)
+    o_i    = sum_j keep_ij p_ij v_j / (1 - dropout_p)
+
+A query that sees no key has o = 0, lse = -inf (sink_h where there is a sink) and no gradient.
+
+Backward, with D_i = do_i . o_i - dlse_i:
+
+    dv_j   = sum_i keep_ij p_ij do_i / (1 - dropout_p)
+    dp_ij  = keep_ij do_i . v_j / (1 - dropout_p)
+    ds_ij  = p_ij (dp_ij - D_i)                                   this is dbias
+    dz_ij  = ds_ij (1 - tanh(...)^2)                              with softcap, else ds
+    dq_i   = softmax_scale sum_j dz_ij k_j                        dk_j = softmax_scale sum_i dz_ij q_i
+    dsink  = - sum_i exp(sink_h - lse_i) D_i
+
+keep_ij = (word >> 8) >= round(dropout_p * 2^24), word the first of Philox4x32-10 with key (low, high half of seed) and
+counter (j, i, batch * Hq + h, low half of offset): the mask depends on the position alone, not on tiles or backends.
+
+Shapes: B batch, Sq, Sk sequence lengths, Hq, Hkv heads, D head dim of q and k, Dv of v and o. Variable lengths: the
+sequences lie one after another, B is 1 in the tensors, and cu_seqlens say where each begins; i and j count from there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["AttentionGradients", "AttentionResult", "BackwardCall", "ForwardCall"]
+
+
+class ForwardCall(NamedTuple):
+    """One attention forward.
+
+    Attributes:
+        q: [B,Sq,Hq,D]; k: [B,Sk,Hkv,D]; v: [B,Sk,Hkv,Dv]; bf16, fp16 or fp32, the last stride 1, any others.
+        softmax_scale: multiplies q . k.
+        left, right: window, -1 is unbounded.
+        softcap: 0 is none.
+        dropout_p: 0 is none.
+        bias: [B,Hq,Sq,Sk] (stride 0 where it is broadcast), any of the three dtypes, or None.
+        alibi_slopes: [B,Hq] float32 (stride 0 where it is broadcast), or None. B is the number of sequences.
+        sink: [Hq] float32 or None.
+        rng: int64 [2] on the device, seed and offset, or None without dropout.
+        cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1] on the device, or None for a dense batch. bias is then None.
+        max_seqlen_q, max_seqlen_k: Sq, Sk, or the longest sequence.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    softmax_scale: float
+    left: int
+    right: int
+    softcap: float
+    dropout_p: float
+    bias: torch.Tensor | None
+    alibi_slopes: torch.Tensor | None
+    sink: torch.Tensor | None
+    rng: torch.Tensor | None
+    cu_seqlens_q: torch.Tensor | None
+    cu_seqlens_k: torch.Tensor | None
+    max_seqlen_q: int
+    max_seqlen_k: int
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences the batch holds."""
+        return self.q.shape[0] if self.cu_seqlens_q is None else self.cu_seqlens_q.shape[0] - 1
+
+
+class AttentionResult(NamedTuple):
+    """out: [B,Sq,Hq,Dv] in q's dtype and order of dimensions in memory. lse: float32 [B,Hq,Sq]; B is 1 if ragged."""
+
+    out: torch.Tensor
+    lse: torch.Tensor
+
+
+class BackwardCall(NamedTuple):
+    """The gradients of ``forward``, whose result was ``out`` and ``lse``.
+
+    Attributes:
+        dout: of out's shape, any strides but the last is 1.
+        dlse: of lse's shape, or None where lse has no gradient.
+        deterministic: the same bits from run to run.
+        want_dbias: whether dbias is wanted.
+    """
+
+    forward: ForwardCall
+    out: torch.Tensor
+    lse: torch.Tensor
+    dout: torch.Tensor
+    dlse: torch.Tensor | None
+    deterministic: bool
+    want_dbias: bool
+
+
+class AttentionGradients(NamedTuple):
+    """dq, dk, dv of the shapes and dtypes of q, k, v; dbias [B,Hq,Sq,Sk] in bias's dtype, not yet summed over what
+    was broadcast; dsink float32 [Hq]. None where there is no such input or it was not wanted."""
+
+    dq: torch.Tensor
+    dk: torch.Tensor
+    dv: torch.Tensor
+    dbias: torch.Tensor | None
+    dsink: torch.Tensor | None

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: MIT
+"""Launchers of the Triton attention: tile choice, descriptors or pointers, launches. No checks, autograd or dispatch.
+
+A launch is planned from metadata alone, so that the audit compiles what a target would run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from turbo_attention.calls import AttentionGradients, AttentionResult, BackwardCall, ForwardCall
+from turbo_attention.triton.backward_kv_kernel import backward_kv_kernel
+from turbo_attention.triton.backward_q_kernel import backward_q_kernel, delta_kernel
+from turbo_attention.triton.descriptors import flattened
+from turbo_attention.triton.forward_kernel import forward_kernel
+from turbo_attention.triton.tiles import Tile, choose_tile, split_width
+from turbo_core.device import DeviceFacts, device_facts
+from turbo_core.launch import Launch, power_of_two
+
+__all__ = ["backward", "forward", "plan_backward", "plan_forward"]
+
+_WIDE_STRIDE = 2**31 // 256  # elements between rows from which 32-bit offsets inside a tile of 128 rows may not do
+_DELTA_ROWS = 64
+DROPOUT_STEPS = 2**24
+
+
+def forward(call: ForwardCall) -> AttentionResult:
+    """The attention of ``call``."""
+    result, launch = plan_forward(call, device_facts(call.q.device))
+    launch.run(call.q.device)
+    return result
+
+
+def backward(call: BackwardCall) -> AttentionGradients:
+    """Its gradients."""
+    gradients, launches = plan_backward(call, device_facts(call.dout.device))
+    for launch in launches:
+        launch.run(call.dout.device)
+    return gradients
+
+
+# --- what both directions need ----------------------------------------------------------------------------------------
+
+
+class _Common:
+    """Arguments of a call that all its kernels take."""
+
+    def __init__(self, call: ForwardCall) -> None:
+        q, k, v = call.q, call.k, call.v
+        self.ragged = call.cu_seqlens_q is not None
+        self.heads, self.D, self.DV = q.shape[2], q.shape[3], v.shape[3]
+        self.block_d, self.tail_d = split_width(self.D)
+        self.block_v = max(16, power_of_two(self.DV))
+        self.widest = max(self.block_d + self.tail_d, self.block_v)
+        self.element_bytes = 4 if torch.float32 in (q.dtype, k.dtype, v.dtype) else 2
+        self.even_d, self.even_v = self.block_d + self.tail_d == self.D, self.block_v == self.DV
+        self.threshold = round(call.dropout_p * DROPOUT_STEPS)
+        kept = DROPOUT_STEPS - self.threshold
+        self.keep_scale = DROPOUT_STEPS / kept if kept else 0.0
+        self.flags = dict(
+            EVEN_D=self.even_d,
+            EVEN_V=self.even_v,
+            HAS_LEFT=call.left >= 0,
+            HAS_RIGHT=call.right >= 0,
+            HAS_CAP=call.softcap > 0,
+            WIDE=max(q.stride(1), k.stride(1), v.stride(1)) >= _WIDE_STRIDE,
+        )
+
+    def even(self, length: int, block: int) -> bool:
+        return not self.ragged and length % block == 0
+
+    def extras(self, call: ForwardCall) -> dict[str, Any]:
+        bias, alibi = call.bias, call.alibi_slopes
+        return dict(
+            zip(("stride_bias_b", "stride_bias_h", "stride_bias_m", "stride_bias_n"), _strides(bias, 4), strict=True),
+            stride_alibi_b=_strides(alibi, 2)[0],
+            stride_alibi_h=_strides(alibi, 2)[1],
+        )
+
+    def scalars(self, call: ForwardCall, tiles: int) -> dict[str, Any]:
+        return dict(
+            heads=self.heads,
+            group=self.heads // call.k.shape[2],
+            tiles=tiles,
+            len_q=call.max_seqlen_q,
+            len_k=call.max_seqlen_k,
+            width_qk=self.D,
+            width_v=self.DV,
+            scale=float(call.softmax_scale),
+            softcap=float(call.softcap),
+            left=call.left,
+            right=call.right,
+            threshold=self.threshold,
+            keep_scale=self.keep_scale,
+        )
+
+
+def _strides(tensor: torch.Tensor | None, rank: int) -> tuple[int, ...]:
+    return (0,) * rank if tensor is None else tensor.stride()
+
+
+def _named(name: str, tensor: torch.Tensor) -> dict[str, int]:
+    """Strides of batch, sequence and head."""
+    return {f"stride_{name}{axis}": tensor.stride(at) for at, axis in enumerate("bsh")}
+
+
+def _options(tile: Tile) -> dict[str, int]:
+    return dict(num_warps=tile.num_warps, num_stages=tile.num_stages, **dict(tile.options))
+
+
+def _lse_strides(lse: torch.Tensor) -> dict[str, int]:
+    return dict(stride_lse_b=lse.stride(0), stride_lse_h=lse.stride(1))
+
+
+def _like(tensor: torch.Tensor, width: int) -> torch.Tensor:
+    """An empty tensor of ``tensor``'s dtype and order of dimensions, dense, the last one ``width`` wide."""
+    order = sorted(range(3), key=lambda axis: (-tensor.stride(axis), axis))
+    shape = [tensor.shape[axis] for axis in order]
+    back = [order.index(axis) for axis in range(3)]
+    return torch.empty((*shape, width), dtype=tensor.dtype, device=tensor.device).permute(*back, 3)
+
+
+# --- forward ----------------------------------------------------------------------------------------------------------
+
+
+def plan_forward(call: ForwardCall, facts: DeviceFacts, tile: Tile | None = None) -> tuple[AttentionResult, Launch]:
+    """The result to be, and the launch that fills it; ``tile`` in place of the table's (benchmarks)."""
+    q, k, v = call.q, call.k, call.v
+    common = _Common(call)
+    tile = tile or choose_tile("forward", common.widest, common.element_bytes, facts)
+    out = _like(q, common.DV)
+    lse = torch.empty((q.shape[0], common.heads, q.shape[1]), dtype=torch.float32, device=q.device)
+    tiles = -(-call.max_seqlen_q // tile.block_m)
+    described = None
+    if facts.arch == "sm_90" and common.even_d and common.even_v and common.element_bytes == 2:
+        described = flattened((q, tile.block_m), (k, tile.block_n), (v, tile.block_n))
+    sources = _sources(described, common, q, k, v)
+    arguments = dict(
+        **sources,
+        out=out,
+        lse=lse,
+        bias=call.bias,
+        alibi_slopes=call.alibi_slopes,
+        sink=call.sink,
+        rng=call.rng,
+        cu_seqlens_q=call.cu_seqlens_q,
+        cu_seqlens_k=call.cu_seqlens_k,
+        **_named("q", q),
+        **_named("k", k),
+        **_named("v", v),
+        **_named("o", out),
+        **_lse_strides(lse),
+        **common.extras(call),
+        **common.scalars(call, tiles),
+    )
+    constants = dict(
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_D=common.block_d,
+        TAIL_D=common.tail_d,
+        BLOCK_V=common.block_v,
+        DESCRIPTOR=described is not None,
+        EVEN_N=common.even(call.max_seqlen_k, tile.block_n),
+        **common.flags,
+        XCDS=facts.xcds,
+    )
+    grid = (tiles * common.heads * call.sequences,)
+    return AttentionResult(out, lse), Launch(forward_kernel, grid, arguments, constants, _options(tile))
+
+
+def _sources(
+    described: Any, common: _Common, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *more: torch.Tensor
+) -> dict[str, Any]:
+    """The kernel's arguments q, q_tail, k, k_tail, v (, do): tensors or descriptors of their blocks."""
+    if described is None:
+        names = ("q", "q_tail", "k", "k_tail", "v", "do")
+        return dict(zip(names, (q, q, k, k, v, *more), strict=False))
+    whole, tail = common.block_d, common.tail_d
+    sources = dict(
+        q=described[0].descriptor(whole),
+        q_tail=described[0].descriptor(tail) if tail else None,
+        k=described[1].descriptor(whole),
+        k_tail=described[1].descriptor(tail) if tail else None,
+        v=described[2].descriptor(common.block_v),
+    )
+    if more:
+        sources["do"] = described[3].descriptor(common.block_v)
+    return sources
+
+
+# --- backward ---------------------------------------------------------------------------------------------------------
+
+
+def plan_backward(
+    call: BackwardCall, facts: DeviceFacts, tiles_of: dict[str, Tile] | None = None
+) -> tuple[AttentionGradients, list[Launch]]:
+    """The gradients to be, and the launches that fill them; ``tiles_of`` ("kv", "q") in place of the tables' choice."""
+    fwd = call.forward
+    q, k, v, do = fwd.q, fwd.k, fwd.v, call.dout
+    common = _Common(fwd)
+    tiles_of = tiles_of or {}
+    tile = tiles_of.get("kv") or choose_tile("kv", common.widest, common.element_bytes, facts)
+    sequences = fwd.sequences
+    dq, dk, dv = _like(q, common.D), _like(k, common.D), _like(v, common.DV)
+    dbias = None
+    if call.want_dbias and fwd.bias is not None:
+        shape = (q.shape[0], common.heads, fwd.max_seqlen_q, fwd.max_seqlen_k)
+        dbias = torch.zeros(shape, dtype=fwd.bias.dtype, device=q.device)
+    delta, lse_log2 = torch.empty_like(call.lse), torch.empty_like(call.lse)
+    wide = common.flags["WIDE"] or do.stride(1) >= _WIDE_STRIDE or call.out.stride(1) >= _WIDE_STRIDE
+    common.flags["WIDE"] = wide
+    launches = [_plan_delta(call, common, delta, lse_log2, wide)]
+
+    even_m = common.even(fwd.max_seqlen_q, tile.block_m)
+    described = None
+    if facts.arch == "sm_90" and common.even_d and common.even_v and common.element_bytes == 2:
+        described = flattened((q, tile.block_m), (k, tile.block_n), (v, tile.block_n), (do, tile.block_m))
+    key_tiles = -(-fwd.max_seqlen_k // tile.block_n)
+    arguments = dict(
+        **_sources(described, common, q, k, v, do),
+        dk=dk,
+        dv=dv,
+        dbias=dbias,
+        lse_log2=lse_log2,
+        delta=delta,
+        bias=fwd.bias,
+        alibi_slopes=fwd.alibi_slopes,
+        rng=fwd.rng,
+        cu_seqlens_q=fwd.cu_seqlens_q,
+        cu_seqlens_k=fwd.cu_seqlens_k,
+        **_named("q", q),
+        **_named("k", k),
+        **_named("v", v),
+        **_named("do", do),
+        **_named("dk", dk),
+        **_named("dv", dv),
+        **_lse_strides(call.lse),
+        **_dbias_strides(dbias),
+        **common.extras(fwd),
+        **common.scalars(fwd, key_tiles),
+    )
+    constants = dict(
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_D=common.block_d,
+        TAIL_D=common.tail_d,
+        BLOCK_V=common.block_v,
+        DESCRIPTOR=described is not None,
+        EVEN_M=even_m,
+        EVEN_N=common.even(fwd.max_seqlen_k, tile.block_n),
+        **common.flags,
+        WANT_DBIAS=dbias is not None,
+        XCDS=facts.xcds,
+    )
+    grid = (key_tiles * k.shape[2] * sequences,)
+    launches.append(Launch(backward_kv_kernel, grid, arguments, constants, _options(tile)))
+    q_tile = tiles_of.get("q") or choose_tile("q", common.widest, common.element_bytes, facts)
+    launches.append(_plan_q(call, common, q_tile, facts, dq, delta, lse_log2))
+    dsink = None
+    if fwd.sink is not None:
+        dsink = torch.empty_like(fwd.sink)
+    return AttentionGradients(dq, dk, dv, dbias, dsink), launches
+
+
+def _dbias_strides(dbias: torch.Tensor | None) -> dict[str, int]:
+    return dict(zip(("stride_dbias_b", "stride_dbias_h", "stride_dbias_m"), _strides(dbias, 4)[:3], strict=True))
+
+
+def _plan_delta(call: BackwardCall, common: _Common, delta: torch.Tensor, lse_log2: torch.Tensor, wide: bool) -> Launch:
+    fwd = call.forward
+    tiles = -(-fwd.max_seqlen_q // _DELTA_ROWS)
+    dlse = _strides(call.dlse, 3)
+    arguments = dict(
+        out=call.out,
+        do=call.dout,
+        dlse=call.dlse,
+        lse=call.lse,
+        delta=delta,
+        lse_log2=lse_log2,
+        cu_seqlens_q=fwd.cu_seqlens_q,
+        **_named("o", call.out),
+        **_named("do", call.dout),
+        **_lse_strides(call.lse),
+        stride_dlse_b=dlse[0],
+        stride_dlse_h=dlse[1],
+        stride_dlse_s=dlse[2],
+        heads=common.heads,
+        tiles=tiles,
+        len_q=fwd.max_seqlen_q,
+        width_v=common.DV,
+    )
+    constants = dict(BLOCK_M=_DELTA_ROWS, BLOCK_V=common.block_v, WIDE=wide)
+    grid = (tiles * common.heads * fwd.sequences,)
+    return Launch(delta_kernel, grid, arguments, constants, dict(num_warps=4))
+
+
+def _plan_q(
+    call: BackwardCall,
+    common: _Common,
+    tile: Tile,
+    facts: DeviceFacts,
+    dq: torch.Tensor,
+    delta: torch.Tensor,
+    lse_log2: torch.Tensor,
+) -> Launch:
+    fwd = call.forward
+    q, k, v, do = fwd.q, fwd.k, fwd.v, call.dout
+    tiles = -(-fwd.max_seqlen_q // tile.block_m)
+    described = None
+    if facts.arch == "sm_90" and common.even_d and common.even_v and common.element_bytes == 2:
+        described = flattened((q, tile.block_m), (k, tile.block_n), (v, tile.block_n), (do, tile.block_m))
+    arguments = dict(
+        **_sources(described, common, q, k, v, do),
+        dq=dq,
+        lse_log2=lse_log2,
+        delta=delta,
+        bias=fwd.bias,
+        alibi_slopes=fwd.alibi_slopes,
+        rng=fwd.rng,
+        cu_seqlens_q=fwd.cu_seqlens_q,
+        cu_seqlens_k=fwd.cu_seqlens_k,
+        **_named("q", q),
+        **_named("k", k),
+        **_named("v", v),
+        **_named("do", do),
+        **_named("dq", dq),
+        **_lse_strides(call.lse),
+        **common.extras(fwd),
+        **common.scalars(fwd, tiles),
+    )
+    constants = dict(
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_D=common.block_d,
+        TAIL_D=common.tail_d,
+        BLOCK_V=common.block_v,
+        DESCRIPTOR=described is not None,
+        EVEN_N=common.even(fwd.max_seqlen_k, tile.block_n),
+        **common.flags,
+        XCDS=facts.xcds,
+    )
+    grid = (tiles * common.heads * fwd.sequences,)
+    return Launch(backward_q_kernel, grid, arguments, constants, _options(tile))

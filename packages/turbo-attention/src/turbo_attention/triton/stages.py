@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: MIT
+"""Stages that the forward and the backward kernels share: where a sequence lies, rows of a tensor, scores, dropout.
+
+Suffixes: M queries of a tile, N keys of a tile, D columns of q and k, V columns of v. A score tile is [M,N] or, with
+``transposed`` operands, [N,M]; ``i`` and ``j`` are then indices of queries and keys that broadcast to it.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = [
+    "capped",
+    "corner",
+    "dropout_keep",
+    "key_ranges",
+    "load_rows",
+    "position",
+    "probabilities",
+    "sequence",
+    "store_rows",
+    "visible",
+    "work",
+]
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def work(program, programs, heads, tiles, XCDS: tl.constexpr):
+    """Sequence, head and tile of a program. Programs are dealt to XCDs in turn: each gets heads of its own to share."""
+    if XCDS > 1:
+        share = programs // XCDS
+        extra = programs % XCDS
+        xcd = program % XCDS
+        program = program // XCDS + xcd * share + tl.minimum(xcd, extra)
+    head = program // tiles
+    return head // heads, head % heads, program % tiles
+
+
+@triton.jit
+def sequence(cu_seqlens, batch, stride_b, stride_s, length):
+    """Offset of a sequence's first element, its first row and its length; ``cu_seqlens`` None: a dense batch."""
+    if cu_seqlens is None:
+        base = batch.to(tl.int64) * stride_b
+        first = 0
+    else:
+        first = tl.load(cu_seqlens + batch)
+        base = first.to(tl.int64) * stride_s
+        length = tl.load(cu_seqlens + batch + 1) - first
+    return base, first, length
+
+
+@triton.jit
+def load_rows(
+    source, offset, first, stride, row_limit, width,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, COLUMN: tl.constexpr,
+    DESCRIPTOR: tl.constexpr, MASK_ROWS: tl.constexpr, MASK_COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows from ``first`` on, zeros from ``row_limit`` on, of a [rows, width] matrix, from column COLUMN on.
+
+    Through a descriptor, ``offset`` is the matrix's first row in the descriptor's and ``width`` its first column there;
+    what lies behind the matrix is then read, and set to zero only with MASK_ROWS. Through pointers, the corner is one
+    64-bit scalar and offsets inside the block are 32-bit (AMD's buffer loads need that) unless WIDE.
+    """
+    row = tl.arange(0, ROWS)
+    if DESCRIPTOR:
+        block = source.load([offset + first, width + COLUMN])
+        if MASK_ROWS:
+            block = tl.where((first + row < row_limit)[:, None], block, 0.0)
+    else:
+        column = COLUMN + tl.arange(0, COLUMNS)
+        row_offset = row.to(tl.int64) * stride if WIDE else row * stride
+        pointers = source + (offset + tl.cast(first, tl.int64) * stride) + (row_offset[:, None] + column[None, :])
+        if MASK_ROWS and MASK_COLUMNS:
+            block = tl.load(pointers, mask=(first + row < row_limit)[:, None] & (column < width)[None, :], other=0.0)
+        elif MASK_ROWS:
+            block = tl.load(pointers, mask=(first + row < row_limit)[:, None], other=0.0)
+        elif MASK_COLUMNS:
+            block = tl.load(pointers, mask=(column < width)[None, :], other=0.0)
+        else:
+            block = tl.load(pointers)
+    return block
+
+
+@triton.jit
+def store_rows(
+    block, target, offset, first, stride, row_limit, width,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, COLUMN: tl.constexpr,
+):  # fmt: skip
+    """The inverse of `load_rows` through pointers: rows below ``row_limit`` and columns below ``width`` are written."""
+    row = tl.arange(0, ROWS)
+    column = COLUMN + tl.arange(0, COLUMNS)
+    pointers = (
+        target + (offset + tl.cast(first, tl.int64) * stride) + row.to(tl.int64)[:, None] * stride + column[None, :]
+    )
+    inside = (first + row < row_limit)[:, None] & (column < width)[None, :]
+    tl.store(pointers, block.to(target.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def corner(flat, stride, width, DESCRIPTOR: tl.constexpr):
+    """(offset, width) of `load_rows` for the matrix whose first element is element ``flat`` of its tensor."""
+    if DESCRIPTOR:
+        offset = (flat // stride).to(tl.int32)
+        width = (flat % stride).to(tl.int32)
+    else:
+        offset = flat
+    return offset, width
+
+
+@triton.jit
+def visible(i, j, sk, shift, left, right, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr):
+    """Whether query i sees key j."""
+    seen = j < sk
+    if HAS_LEFT:
+        seen = seen & (j >= i + shift - left)
+    if HAS_RIGHT:
+        seen = seen & (j <= i + shift + right)
+    return seen
+
+
+@triton.jit
+def capped(s, scale, softcap, HAS_CAP: tl.constexpr):
+    """scale * s, capped; and tanh(scale * s / softcap) where there is a cap (else the same)."""
+    s = s * scale
+    tanh = s
+    if HAS_CAP:  # tanh(x) = 1 - 2 / (exp(2 x) + 1): no branch, and right at both ends
+        tanh = 1.0 - 2.0 / (tl.exp2(s * (2.0 * LOG2E / softcap)) + 1.0)
+        s = softcap * tanh
+    return s, tanh
+
+
+@triton.jit
+def position(
+    s, i, j, bias, stride_bias_m, stride_bias_n, slope, sq, sk, shift, HAS_BIAS: tl.constexpr, HAS_ALIBI: tl.constexpr
+):
+    """s + bias_ij - slope * |i + shift - j|; ``bias`` points at this head's [sq, sk]."""
+    if HAS_BIAS:
+        pointers = bias + i.to(tl.int64) * stride_bias_m + j.to(tl.int64) * stride_bias_n
+        s += tl.load(pointers, mask=(i < sq) & (j < sk), other=0.0).to(tl.float32)
+    if HAS_ALIBI:
+        s -= slope * tl.abs(i + shift - j).to(tl.float32)
+    return s
+
+
+@triton.jit
+def dropout_keep(seed, offset, i, j, head, threshold):
+    """Which scores are kept; see calls.py."""
+    zero = i * 0 + j * 0
+    word, _, _, _ = tl.philox(seed, j + zero, i + zero, head + zero, offset.to(tl.int32) + zero)
+    return (word.to(tl.uint32) >> 8) >= threshold.to(tl.uint32)
+
+
+@triton.jit
+def probabilities(
+    raw, i, j, lse_log2, sq, sk, shift, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
+    HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ALIBI: tl.constexpr,
+):  # fmt: skip
+    """p = exp(s - lse) of raw products q . k, for the backward, and what `capped` gives beside the capped score.
+
+    ``lse_log2`` is lse * log2(e), +inf for a query that sees nothing or does not exist, so its p is 0.
+    """
+    if HAS_CAP or HAS_BIAS or HAS_ALIBI:
+        s, tanh = capped(raw, scale, softcap, HAS_CAP)
+        s = position(s, i, j, bias, stride_bias_m, stride_bias_n, slope, sq, sk, shift, HAS_BIAS, HAS_ALIBI)
+        exponent = s * LOG2E - lse_log2
+    else:
+        tanh = raw
+        exponent = raw * (scale * LOG2E) - lse_log2
+    return tl.exp2(exponent), tanh
+
+
+@triton.jit
+def key_ranges(
+    m0, sq, sk, left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HAS_LEFT: tl.constexpr,
+    HAS_RIGHT: tl.constexpr
+):  # fmt: skip
+    """Keys of the tile of queries at ``m0``: any sees [low, high), every one sees [full_low, full_high).
+
+    low, full_low and full_high are multiples of BLOCK_N, low <= full_low <= full_high.
+    """
+    shift = sk - sq
+    last = tl.minimum(m0 + BLOCK_M, sq) - 1
+    low, high, full_low, full_high = 0, sk, 0, sk
+    if HAS_RIGHT:
+        high = tl.maximum(tl.minimum(sk, last + shift + right + 1), 0)
+        full_high = tl.maximum(tl.minimum(sk, m0 + shift + right + 1), 0)
+    if HAS_LEFT:
+        low = tl.maximum(m0 + shift - left, 0) // BLOCK_N * BLOCK_N
+        full_low = tl.cdiv(tl.maximum(last + shift - left, 0), BLOCK_N) * BLOCK_N
+        full_low = tl.minimum(full_low, tl.cdiv(tl.maximum(high, low), BLOCK_N) * BLOCK_N)
+    full_high = tl.maximum(full_high // BLOCK_N * BLOCK_N, full_low)
+    return low, full_low, full_high, high

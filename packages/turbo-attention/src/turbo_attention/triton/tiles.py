@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""Tile tables of the attention kernels. Neither torch nor triton is needed to read them.
+
+A row serves heads whose wider side (D in its two pieces, or DV rounded up to a power of two) is at most ``up_to``. The
+first such row of the target's list is taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turbo_core.device import DeviceFacts
+
+__all__ = ["TABLE", "Tile", "choose_tile", "split_width"]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One row.
+
+    Attributes:
+        up_to: widest head.
+        block_m, block_n: queries and keys of a score tile.
+        num_warps: waves of a program.
+        num_stages: tiles in flight, the one that is worked on included.
+        why: reason or measurement (device, date).
+        options: launch options of the target.
+    """
+
+    up_to: int
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+    why: str
+    options: tuple[tuple[str, int], ...] = ()
+
+
+_MFMA16 = (("matrix_instr_nonkdim", 16),)
+
+# (kernel, target, bytes of an element) -> rows
+TABLE: dict[tuple[str, str, int], tuple[Tile, ...]] = {
+    ("forward", "sm_90", 2): (
+        Tile(64, 128, 64, 4, 3, ""),
+        Tile(128, 128, 128, 8, 3, ""),
+        Tile(256, 128, 64, 8, 2, ""),
+        Tile(576, 64, 32, 8, 2, ""),
+    ),
+    ("kv", "sm_90", 2): (
+        Tile(64, 64, 64, 4, 3, ""),
+        Tile(128, 64, 64, 4, 2, ""),
+        Tile(256, 64, 64, 8, 1, ""),
+        Tile(576, 32, 32, 8, 1, ""),
+    ),
+    ("q", "sm_90", 2): (
+        Tile(64, 64, 64, 4, 3, ""),
+        Tile(128, 128, 64, 8, 3, ""),
+        Tile(256, 64, 64, 8, 1, ""),
+        Tile(576, 32, 32, 8, 1, ""),
+    ),
+    ("forward", "nvidia", 2): (Tile(128, 64, 32, 4, 2, "fits 100 KiB"), Tile(576, 32, 16, 4, 1, "likewise")),
+    ("kv", "nvidia", 2): (Tile(128, 32, 32, 4, 1, "fits 100 KiB"), Tile(576, 16, 16, 4, 1, "likewise")),
+    ("q", "nvidia", 2): (Tile(128, 32, 32, 4, 1, "fits 100 KiB"), Tile(576, 16, 16, 4, 1, "likewise")),
+    ("forward", "nvidia", 4): (Tile(128, 32, 32, 4, 1, "float32 on FMA units"), Tile(576, 16, 16, 4, 1, "likewise")),
+    ("kv", "nvidia", 4): (Tile(128, 16, 32, 4, 1, "float32 on FMA units"), Tile(576, 16, 16, 4, 1, "likewise")),
+    ("q", "nvidia", 4): (Tile(128, 32, 16, 4, 1, "float32 on FMA units"), Tile(576, 16, 16, 4, 1, "likewise")),
+    ("forward", "amd", 2): (
+        Tile(64, 128, 64, 4, 2, "", _MFMA16),
+        Tile(128, 128, 64, 4, 2, "", _MFMA16),
+        Tile(256, 64, 32, 4, 1, "", _MFMA16),
+        Tile(576, 32, 32, 8, 1, "", _MFMA16),
+    ),
+    ("kv", "amd", 2): (
+        Tile(64, 64, 64, 4, 1, "", _MFMA16),
+        Tile(128, 32, 64, 4, 1, "", _MFMA16),
+        Tile(256, 32, 32, 4, 1, "", _MFMA16),
+        Tile(576, 16, 32, 8, 1, "", _MFMA16),
+    ),
+    ("q", "amd", 2): (
+        Tile(64, 64, 64, 4, 1, "", _MFMA16),
+        Tile(128, 64, 32, 4, 1, "", _MFMA16),
+        Tile(256, 32, 32, 4, 1, "", _MFMA16),
+        Tile(576, 32, 16, 8, 1, "", _MFMA16),
+    ),
+    ("forward", "amd", 4): (
+        Tile(128, 64, 32, 4, 1, "", _MFMA16),
+        Tile(576, 16, 16, 4, 1, "", _MFMA16),
+    ),
+    ("kv", "amd", 4): (Tile(128, 16, 32, 4, 1, "", _MFMA16), Tile(576, 16, 16, 4, 1, "", _MFMA16)),
+    ("q", "amd", 4): (Tile(128, 32, 16, 4, 1, "", _MFMA16), Tile(576, 16, 16, 4, 1, "", _MFMA16)),
+}
+
+
+def choose_tile(kernel: str, widest: int, element_bytes: int, facts: DeviceFacts) -> Tile:
+    """The row of ``kernel`` (forward, kv, q) for heads of ``widest`` columns on a device."""
+    target = "nvidia" if facts.vendor == "nvidia" else "amd"
+    rows = TABLE.get((kernel, facts.arch, element_bytes)) or TABLE[kernel, target, element_bytes]
+    for row in rows:
+        if widest <= row.up_to:
+            return row
+    raise ValueError(f"{kernel}: no tile for heads of {widest} columns")  # the launcher has refused them
+
+
+def split_width(width: int) -> tuple[int, int]:
+    """D as a power of two and a smaller power of two (or none) that together hold it: 192 is 128 + 64, 80 is 64 + 16.
+
+    The matrix units want at least 16 columns of each.
+    """
+    whole = max(16, 1 << max(0, (width - 1).bit_length()))
+    if whole <= 16:
+        return whole, 0
+    half = whole // 2
+    tail = max(16, 1 << max(0, (width - half - 1).bit_length()))
+    return (half, tail) if tail < half else (whole, 0)

@@ -1,9 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""The attention ops of Turbo. Importing it imports no torch until a name is used."""
+"""Attention for training. Importing it imports neither torch nor triton until a name is used."""
+
+from typing import TYPE_CHECKING
 
 from turbo_core.lazy import attach
 
-__all__: list[str] = []
+if TYPE_CHECKING:
+    from turbo_attention.pytorch.modules.attention import TurboAttention
+    from turbo_attention.pytorch.ops.attention import flash_attn_func, flash_attn_varlen_func
 
-# public name -> module that defines it
-__getattr__, __dir__ = attach(__name__, {})
+__all__ = ["TurboAttention", "flash_attn_func", "flash_attn_varlen_func"]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "TurboAttention": "turbo_attention.pytorch.modules.attention",
+        "flash_attn_func": "turbo_attention.pytorch.ops.attention",
+        "flash_attn_varlen_func": "turbo_attention.pytorch.ops.attention",
+    },
+)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from turbo_attention.calls import AttentionGradients, AttentionResult, BackwardCall, ForwardCall
+from turbo_attention.layout import empty_like_rows
 from turbo_attention.triton.backward_kv_kernel import backward_kv_kernel
 from turbo_attention.triton.backward_q_kernel import backward_q_kernel, delta_kernel
 from turbo_attention.triton.descriptors import flattened
@@ -35,10 +36,19 @@ def forward(call: ForwardCall) -> AttentionResult:
 
 def backward(call: BackwardCall) -> AttentionGradients:
     """Its gradients."""
-    gradients, launches = plan_backward(call, device_facts(call.dout.device))
+    gradients, launches, delta = plan_backward(call, device_facts(call.dout.device))
     for launch in launches:
         launch.run(call.dout.device)
-    return gradients
+    return gradients._replace(dsink=_dsink(call, delta))
+
+
+def _dsink(call: BackwardCall, delta: torch.Tensor) -> torch.Tensor | None:
+    """- sum over queries of exp(sink - lse) delta: a small product, left to torch."""
+    sink = call.forward.sink
+    if sink is None:
+        return None
+    seen = call.lse.masked_fill(call.lse == -torch.inf, torch.inf)
+    return -(torch.exp(sink[:, None] - seen) * delta).sum((0, 2))
 
 
 # --- what both directions need ----------------------------------------------------------------------------------------
@@ -59,6 +69,7 @@ class _Common:
         self.threshold = round(call.dropout_p * DROPOUT_STEPS)
         kept = DROPOUT_STEPS - self.threshold
         self.keep_scale = DROPOUT_STEPS / kept if kept else 0.0
+        self.window = call.left + call.right + 1 if call.left >= 0 and call.right >= 0 else None
         self.flags = dict(
             EVEN_D=self.even_d,
             EVEN_V=self.even_v,
@@ -114,14 +125,6 @@ def _lse_strides(lse: torch.Tensor) -> dict[str, int]:
     return dict(stride_lse_b=lse.stride(0), stride_lse_h=lse.stride(1))
 
 
-def _like(tensor: torch.Tensor, width: int) -> torch.Tensor:
-    """An empty tensor of ``tensor``'s dtype and order of dimensions, dense, the last one ``width`` wide."""
-    order = sorted(range(3), key=lambda axis: (-tensor.stride(axis), axis))
-    shape = [tensor.shape[axis] for axis in order]
-    back = [order.index(axis) for axis in range(3)]
-    return torch.empty((*shape, width), dtype=tensor.dtype, device=tensor.device).permute(*back, 3)
-
-
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
@@ -129,8 +132,8 @@ def plan_forward(call: ForwardCall, facts: DeviceFacts, tile: Tile | None = None
     """The result to be, and the launch that fills it; ``tile`` in place of the table's (benchmarks)."""
     q, k, v = call.q, call.k, call.v
     common = _Common(call)
-    tile = tile or choose_tile("forward", common.widest, common.element_bytes, facts)
-    out = _like(q, common.DV)
+    tile = tile or choose_tile("forward", common.widest, common.element_bytes, common.window, facts)
+    out = empty_like_rows(q, common.DV)
     lse = torch.empty((q.shape[0], common.heads, q.shape[1]), dtype=torch.float32, device=q.device)
     tiles = -(-call.max_seqlen_q // tile.block_m)
     described = None
@@ -195,15 +198,18 @@ def _sources(
 
 def plan_backward(
     call: BackwardCall, facts: DeviceFacts, tiles_of: dict[str, Tile] | None = None
-) -> tuple[AttentionGradients, list[Launch]]:
-    """The gradients to be, and the launches that fill them; ``tiles_of`` ("kv", "q") in place of the tables' choice."""
+) -> tuple[AttentionGradients, list[Launch], torch.Tensor]:
+    """The gradients to be (but dsink), the launches that fill them, and delta.
+
+    ``tiles_of`` ("kv", "q") in place of the tables' choice.
+    """
     fwd = call.forward
     q, k, v, do = fwd.q, fwd.k, fwd.v, call.dout
     common = _Common(fwd)
     tiles_of = tiles_of or {}
-    tile = tiles_of.get("kv") or choose_tile("kv", common.widest, common.element_bytes, facts)
+    tile = tiles_of.get("kv") or choose_tile("kv", common.widest, common.element_bytes, common.window, facts)
     sequences = fwd.sequences
-    dq, dk, dv = _like(q, common.D), _like(k, common.D), _like(v, common.DV)
+    dq, dk, dv = empty_like_rows(q, common.D), empty_like_rows(k, common.D), empty_like_rows(v, common.DV)
     dbias = None
     if call.want_dbias and fwd.bias is not None:
         shape = (q.shape[0], common.heads, fwd.max_seqlen_q, fwd.max_seqlen_k)
@@ -256,12 +262,9 @@ def plan_backward(
     )
     grid = (key_tiles * k.shape[2] * sequences,)
     launches.append(Launch(backward_kv_kernel, grid, arguments, constants, _options(tile)))
-    q_tile = tiles_of.get("q") or choose_tile("q", common.widest, common.element_bytes, facts)
+    q_tile = tiles_of.get("q") or choose_tile("q", common.widest, common.element_bytes, common.window, facts)
     launches.append(_plan_q(call, common, q_tile, facts, dq, delta, lse_log2))
-    dsink = None
-    if fwd.sink is not None:
-        dsink = torch.empty_like(fwd.sink)
-    return AttentionGradients(dq, dk, dv, dbias, dsink), launches
+    return AttentionGradients(dq, dk, dv, dbias, None), launches, delta
 
 
 def _dbias_strides(dbias: torch.Tensor | None) -> dict[str, int]:

@@ -26,6 +26,7 @@ class Tile:
         num_warps: waves of a program.
         num_stages: tiles in flight, the one that is worked on included.
         why: reason or measurement (device, date).
+        window: widest window, in keys, that the row is for; 0: any, and none.
         options: launch options of the target.
     """
 
@@ -36,29 +37,35 @@ class Tile:
     num_stages: int
     why: str
     options: tuple[tuple[str, int], ...] = ()
+    window: int = 0
 
 
 _MFMA16 = (("matrix_instr_nonkdim", 16),)
 
 # (kernel, target, bytes of an element) -> rows
 TABLE: dict[tuple[str, str, int], tuple[Tile, ...]] = {
+    # TFLOP/s on an H200, bf16, 2026-11-30 (torch 2.11, triton 3.6), where cuDNN's forward did 597 (D=128, B4 S4096
+    # H32/8, causal), 656 (not causal) and 409 (D=64, B8 S2048 H64/8, causal). Two programs a unit, so that one's
+    # softmax meets the other's products, beat one large one.
     ("forward", "sm_90", 2): (
-        Tile(64, 128, 64, 4, 3, ""),
-        Tile(128, 128, 128, 8, 3, ""),
-        Tile(256, 128, 64, 8, 2, ""),
-        Tile(576, 64, 32, 8, 2, ""),
+        Tile(64, 64, 64, 4, 3, "windows of 128 at D=64: 1.06 of 64x128, 1.15 of 128x64x4x3", window=512),
+        Tile(64, 64, 128, 4, 2, "382; 64x64x4x3 359, 128x64x4x3 348, 128x128x4x2 331"),
+        Tile(128, 128, 64, 4, 2, "497 causal, 581 not; 64x64x4x3 501, 512; 128x128x8x3 455, 512"),
+        Tile(256, 128, 64, 8, 2, "fits 227 KiB"),
+        Tile(576, 64, 32, 8, 2, "fits 227 KiB"),
     ),
+    # milliseconds at the shapes above
     ("kv", "sm_90", 2): (
-        Tile(64, 64, 64, 4, 3, ""),
-        Tile(128, 64, 64, 4, 2, ""),
-        Tile(256, 64, 64, 8, 1, ""),
-        Tile(576, 32, 32, 8, 1, ""),
+        Tile(64, 64, 64, 4, 3, "1.60; two stages 1.61, 128x64x4x2 1.92, 64x128x8x3 2.15"),
+        Tile(128, 64, 64, 4, 2, "2.12 causal, 3.83 not; 64x128x8x2 2.53, 4.91; 32x64x4x3 2.44, 4.11"),
+        Tile(256, 64, 64, 8, 1, "fits 227 KiB"),
+        Tile(576, 32, 32, 8, 1, "fits 227 KiB"),
     ),
     ("q", "sm_90", 2): (
-        Tile(64, 64, 64, 4, 3, ""),
-        Tile(128, 128, 64, 8, 3, ""),
-        Tile(256, 64, 64, 8, 1, ""),
-        Tile(576, 32, 32, 8, 1, ""),
+        Tile(64, 64, 32, 4, 3, "0.82; 64x64x4x3 0.83, 128x64x4x2 0.97"),
+        Tile(128, 64, 64, 4, 2, "1.39 causal, 2.55 not; 128x64x8x3 1.51, 2.75"),
+        Tile(256, 64, 64, 8, 1, "fits 227 KiB"),
+        Tile(576, 32, 32, 8, 1, "fits 227 KiB"),
     ),
     ("forward", "nvidia", 2): (Tile(128, 64, 32, 4, 2, "fits 100 KiB"), Tile(576, 32, 16, 4, 1, "likewise")),
     ("kv", "nvidia", 2): (Tile(128, 32, 32, 4, 1, "fits 100 KiB"), Tile(576, 16, 16, 4, 1, "likewise")),
@@ -93,12 +100,12 @@ TABLE: dict[tuple[str, str, int], tuple[Tile, ...]] = {
 }
 
 
-def choose_tile(kernel: str, widest: int, element_bytes: int, facts: DeviceFacts) -> Tile:
-    """The row of ``kernel`` (forward, kv, q) for heads of ``widest`` columns on a device."""
+def choose_tile(kernel: str, widest: int, element_bytes: int, window: int | None, facts: DeviceFacts) -> Tile:
+    """The row of ``kernel`` (forward, kv, q) for heads of ``widest`` columns; ``window`` in keys, None for none."""
     target = "nvidia" if facts.vendor == "nvidia" else "amd"
     rows = TABLE.get((kernel, facts.arch, element_bytes)) or TABLE[kernel, target, element_bytes]
     for row in rows:
-        if widest <= row.up_to:
+        if widest <= row.up_to and (not row.window or (window is not None and window <= row.window)):
             return row
     raise ValueError(f"{kernel}: no tile for heads of {widest} columns")  # the launcher has refused them
 

@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`torch.nn.Module` wrappers; they call ops."""
+"""torch.nn modules."""
+
+from turbo_attention.pytorch.modules.attention import TurboAttention
+
+__all__ = ["TurboAttention"]

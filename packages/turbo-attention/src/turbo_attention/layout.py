@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: MIT
+"""Memory layout of results, decided in one place so that kernels and fake implementations agree on strides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["empty_like_rows"]
+
+
+def empty_like_rows(tensor: torch.Tensor, width: int) -> torch.Tensor:
+    """An empty [B,S,H,width] in ``tensor``'s dtype and order of dimensions in memory (bshd, sbhd, bhsd), dense."""
+    order = sorted(range(3), key=lambda axis: (-tensor.stride(axis), axis))
+    shape = [tensor.shape[axis] for axis in order]
+    back = [order.index(axis) for axis in range(3)]
+    return tensor.new_empty((*shape, width)).permute(*back, 3)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: MIT
+"""The backends of attention and the choice among them, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+
+from turbo_attention.calls import AttentionGradients, AttentionResult, BackwardCall, ForwardCall
+from turbo_attention.layout import empty_like_rows
+from turbo_attention.pytorch.kernels.reference import attention_backward, attention_forward
+from turbo_core import AutoKernelDispatcher, BackendType, KernelBackend, PrecisionType, device_facts, why_no_triton
+
+__all__ = ["AttentionDispatcher", "run_backward", "run_forward"]
+
+MAX_HEAD_DIM = 576
+_SHORT = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+
+Call = ForwardCall | BackwardCall
+
+
+def _forward(call: Call) -> ForwardCall:
+    return call if isinstance(call, ForwardCall) else call.forward
+
+
+class TritonBackend(KernelBackend):
+    """Our Triton kernels, forward and backward."""
+
+    @classmethod
+    def why_not(cls, call: Call) -> str | None:
+        q, v = _forward(call).q, _forward(call).v
+        widest = max(q.shape[3], v.shape[3])
+        if widest > MAX_HEAD_DIM:
+            return f"the head dim is {widest}; up to {MAX_HEAD_DIM} is accepted"
+        return why_no_triton(q.device)
+
+    @classmethod
+    def execute(cls, call: Call) -> AttentionResult | AttentionGradients:
+        from turbo_attention.triton import attention
+
+        return attention.forward(call) if isinstance(call, ForwardCall) else attention.backward(call)
+
+
+class TorchBackend(KernelBackend):
+    """The reference: float32 on any device."""
+
+    @classmethod
+    def why_not(cls, call: Call) -> str | None:
+        return None
+
+    @classmethod
+    def execute(cls, call: Call) -> AttentionResult | AttentionGradients:
+        return attention_forward(call) if isinstance(call, ForwardCall) else attention_backward(call)
+
+
+class AttentionDispatcher(AutoKernelDispatcher):
+    """Chooses the backend of one attention, forward or backward."""
+
+    op = "attention"
+    family = "attn"
+    backends = {
+        BackendType.TRITON: TritonBackend,
+        BackendType.TORCH: TorchBackend,
+    }
+
+    @classmethod
+    def precision(cls, call: Call) -> PrecisionType:
+        return PrecisionType.BF16_FP16_FP32
+
+    @classmethod
+    def default_backend(cls, call: Call) -> BackendType:
+        """Triton on a GPU, plain torch on a CPU."""
+        cpu = device_facts(_forward(call).q.device).vendor == "cpu"
+        return BackendType.TORCH if cpu else BackendType.TRITON
+
+    @classmethod
+    def make_key(cls, call: Call) -> Hashable:
+        facts = device_facts(_forward(call).q.device)
+        values = call if isinstance(call, ForwardCall) else (*call.forward, *call[1:])
+        described = tuple(
+            (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value for value in values
+        )
+        return facts.arch, facts.name, cls.role(call), described
+
+    @classmethod
+    def describe(cls, call: Call) -> str:
+        forward = _forward(call)
+        q, k, v = forward.q, forward.k, forward.v
+        lengths = f"B={forward.sequences} Sq={forward.max_seqlen_q} Sk={forward.max_seqlen_k}"
+        if forward.cu_seqlens_q is not None:
+            lengths += " (variable lengths)"
+        heads = f"Hq={q.shape[2]} Hkv={k.shape[2]} D={q.shape[3]} Dv={v.shape[3]}"
+        extras = [f"window=({forward.left}, {forward.right})"] if max(forward.left, forward.right) >= 0 else []
+        extras += [name for name in ("bias", "alibi_slopes", "sink") if getattr(forward, name) is not None]
+        if forward.dropout_p:
+            extras.append(f"dropout_p={forward.dropout_p}")
+        if forward.softcap:
+            extras.append(f"softcap={forward.softcap}")
+        return ", ".join(
+            [f"{cls.role(call)} {lengths} {heads}", _SHORT.get(q.dtype, str(q.dtype)), *extras, str(q.device)]
+        )
+
+    @classmethod
+    def role(cls, call: Call) -> str:
+        return "forward" if isinstance(call, ForwardCall) else "backward"
+
+
+def _unit_stride(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` if its last stride is 1 (or that dimension's size is), else a contiguous copy."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def run_forward(call: ForwardCall) -> AttentionResult:
+    """Compute ``call`` on the backend chosen for it; without scores to compute no backend is asked."""
+    if call.q.numel() and call.k.numel() and call.v.numel() and call.max_seqlen_q and call.max_seqlen_k:
+        call = call._replace(q=_unit_stride(call.q), k=_unit_stride(call.k), v=_unit_stride(call.v))
+        result: Any = AttentionDispatcher.dispatch(call)
+        return result
+    q, heads = call.q, call.q.shape[2]
+    lse = q.new_full((q.shape[0], heads, q.shape[1]), -torch.inf, dtype=torch.float32)
+    if call.sink is not None:  # the denominator is the sink alone
+        lse.copy_(call.sink[None, :, None].expand_as(lse))
+    return AttentionResult(empty_like_rows(q, call.v.shape[3]).zero_(), lse)
+
+
+def run_backward(call: BackwardCall) -> AttentionGradients:
+    """Likewise."""
+    forward = call.forward
+    q, k, v = forward.q, forward.k, forward.v
+    if q.numel() and k.numel() and v.numel() and forward.max_seqlen_q and forward.max_seqlen_k:
+        forward = forward._replace(q=_unit_stride(q), k=_unit_stride(k), v=_unit_stride(v))
+        result: Any = AttentionDispatcher.dispatch(call._replace(forward=forward, dout=_unit_stride(call.dout)))
+        return result
+    dsink = None
+    if forward.sink is not None:
+        dsink = torch.zeros_like(forward.sink)
+        if call.dlse is not None:
+            dsink += call.dlse.sum((0, 2))
+    bias = forward.bias
+    return AttentionGradients(
+        *(empty_like_rows(tensor, tensor.shape[3]).zero_() for tensor in (q, k, v)),
+        bias.new_zeros(bias.shape) if call.want_dbias and bias is not None else None,
+        dsink,
+    )

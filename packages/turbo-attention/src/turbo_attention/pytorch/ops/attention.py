@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: MIT
+"""`flash_attn_func` and `flash_attn_varlen_func`: exact attention with linear memory, and its gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from turbo_attention.calls import BackwardCall, ForwardCall
+from turbo_attention.pytorch.kernels.attention_impl import AttentionDispatcher
+from turbo_attention.pytorch.kernels.reference import attention_probabilities
+from turbo_attention.pytorch.ops.checks import check_bias, check_dense, check_options, check_ragged, window_bounds
+from turbo_attention.pytorch.ops.library import attention
+from turbo_core import OpInfo, UnsupportedError
+from turbo_quant import rng_state
+
+__all__ = ["FLASH_ATTN", "FLASH_ATTN_VARLEN", "flash_attn_func", "flash_attn_varlen_func"]
+
+_Optional = torch.Tensor | None
+_Result = torch.Tensor | tuple[torch.Tensor, ...]
+
+
+def _call(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    bias: _Optional,
+    alibi_slopes: _Optional,
+    sink: _Optional,
+    softcap: float,
+    cu_seqlens_q: _Optional,
+    cu_seqlens_k: _Optional,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    sequences: int,
+) -> ForwardCall:
+    """The checked arguments, on [B,S,H,D] tensors, as the backends take them."""
+    heads = q.shape[2]
+    if bias is not None:
+        bias = bias.expand(q.shape[0], heads, q.shape[1], k.shape[1])
+    if alibi_slopes is not None:
+        alibi_slopes = alibi_slopes.detach().float().expand(sequences, heads)
+    return ForwardCall(
+        q,
+        k,
+        v,
+        q.shape[3] ** -0.5 if softmax_scale is None else float(softmax_scale),
+        *window_bounds(window_size, causal),
+        float(softcap),
+        float(dropout_p),
+        bias,
+        alibi_slopes,
+        None if sink is None else sink.float().contiguous(),
+        rng_state(q.device) if dropout_p > 0 else None,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+    )
+
+
+def _result(call: ForwardCall, ragged: bool, deterministic: bool, return_lse: bool, return_attn_probs: bool) -> _Result:
+    out, lse = attention(call, deterministic or torch.are_deterministic_algorithms_enabled())
+    results = [out[0] if ragged else out]
+    if return_lse:
+        results.append(lse[0] if ragged else lse)
+    if return_attn_probs:
+        with torch.no_grad():
+            results.append(attention_probabilities(call, lse))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def flash_attn_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    bias: torch.Tensor | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_lse: bool = False,
+    return_attn_probs: bool = False,
+    sink: torch.Tensor | None = None,
+    *,
+    softcap: float = 0.0,
+) -> _Result:
+    """o = softmax(softmax_scale q k^T + ...) v per head; differentiable in q, k, v, bias, sink (and by way of lse).
+
+    Query i sees key j where i + Sk - Sq - left <= j <= i + Sk - Sq + right: windows and causality are aligned to the
+    end of both sequences. A query that sees no key gives 0, with lse -inf (the sink's logit where there is a sink).
+
+    Args:
+        q: [B,Sq,Hq,D], bfloat16, float16 or float32; any strides, so bshd, sbhd and bhsd memory alike.
+        k: [B,Sk,Hkv,D]; Hq is a multiple of Hkv, and each key head serves Hq / Hkv heads in a row.
+        v: [B,Sk,Hkv,Dv]; Dv may differ from D.
+        dropout_p: probability with which a weight is dropped; the others grow by 1 / (1 - dropout_p). Seeds come from
+            torch's generator of the device; the mask depends on positions alone.
+        softmax_scale: default D ** -0.5.
+        causal: as if right were 0.
+        window_size: (left, right) in keys, both inclusive; -1 is unbounded.
+        bias: broadcasts to [B,Hq,Sq,Sk]; added to the scaled scores.
+        alibi_slopes: [Hq] or [B,Hq]; slope * |i + Sk - Sq - j| is subtracted from the scaled scores.
+        deterministic: gradients bit-equal from run to run; also on under `torch.use_deterministic_algorithms`. The
+            Triton and reference backends are always.
+        return_lse: also return lse, the logarithm of the softmax's denominator (sink included).
+        return_attn_probs: also return the weights, [B,Hq,Sq,Sk] float32, negative where dropped; needs that memory and
+            has no gradient.
+        sink: [Hq], a logit per head that joins the denominator alone.
+        softcap: scores become softcap * tanh(score / softcap) before bias; 0 is none.
+
+    Returns:
+        out [B,Sq,Hq,Dv] in q's dtype and order of dimensions in memory; then, as asked, lse [B,Hq,Sq] float32 and the
+        weights.
+
+    Raises:
+        UnsupportedError: an argument is outside the above; nothing has been computed.
+        BackendUnavailableError: the backend named in code or by PRIMUS_TURBO_ATTENTION_BACKEND cannot take the call.
+
+    Source: Dao et al., FlashAttention-2 (2023); sinks: OpenAI gpt-oss (2025).
+    """
+    check_dense("flash_attn_func", q, k, v)
+    check_options("flash_attn_func", q, dropout_p, softmax_scale, window_size, alibi_slopes, sink, softcap, q.shape[0])
+    if bias is not None:
+        check_bias("flash_attn_func", bias, q, k)
+    call = _call(
+        q, k, v, dropout_p, softmax_scale, causal, window_size, bias, alibi_slopes, sink, softcap, None, None,
+        q.shape[1], k.shape[1], q.shape[0]
+    )  # fmt: skip
+    return _result(call, False, deterministic, return_lse, return_attn_probs)
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    bias: torch.Tensor | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_lse: bool = False,
+    return_attn_probs: bool = False,
+    sink: torch.Tensor | None = None,
+    *,
+    softcap: float = 0.0,
+) -> _Result:
+    """`flash_attn_func` on sequences of different lengths that lie one after another.
+
+    Args:
+        q: [total_q,Hq,D]; k: [total_k,Hkv,D]; v: [total_k,Hkv,Dv].
+        cu_seqlens_q, cu_seqlens_k: int32 [B+1] on the device, where each sequence begins and the last ends. Sequences
+            may be empty. Their values are trusted: reading them would stop the host. Rows behind the last sequence
+            are not attended to; their results and gradients are undefined in value but never read by others.
+        max_seqlen_q, max_seqlen_k: at least the longest lengths.
+        bias: None is accepted: a bias of ragged sequences has no shape.
+        the others: as for `flash_attn_func`; alibi_slopes is [Hq] or [B,Hq].
+
+    Returns:
+        out [total_q,Hq,Dv]; then, as asked, lse [Hq,total_q] and the weights [B,Hq,max_seqlen_q,max_seqlen_k].
+
+    Raises:
+        as `flash_attn_func`.
+    """
+    op = "flash_attn_varlen_func"
+    check_ragged(op, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    sequences = cu_seqlens_q.shape[0] - 1
+    check_options(op, q, dropout_p, softmax_scale, window_size, alibi_slopes, sink, softcap, sequences)
+    if bias is not None:
+        raise UnsupportedError(f"{op}: bias is a {type(bias).__name__}; None is accepted")
+    call = _call(
+        q[None], k[None], v[None], dropout_p, softmax_scale, causal, window_size, None, alibi_slopes, sink, softcap,
+        cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, sequences
+    )  # fmt: skip
+    return _result(call, True, deterministic, return_lse, return_attn_probs)
+
+
+# --- for turbo_core.explain and the doctor --------------------------------------------------------------------------
+
+
+def _with_backward(call: ForwardCall) -> dict[str, Any]:
+    q = call.q
+    lse = q.new_empty((1, 1, 1), dtype=torch.float32).expand(q.shape[0], q.shape[2], q.shape[1])
+    out = q.new_empty((1, 1, 1, 1)).expand(*q.shape[:3], call.v.shape[3])  # only metadata are read
+    return {"forward": call, "backward": BackwardCall(call, out, lse, out, None, False, call.bias is not None)}
+
+
+def _dense_calls(
+    q: Any,
+    k: Any,
+    v: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    bias: _Optional = None,
+    alibi_slopes: _Optional = None,
+    deterministic: bool = False,
+    return_lse: bool = False,
+    return_attn_probs: bool = False,
+    sink: _Optional = None,
+    *,
+    softcap: float = 0.0,
+) -> dict[str, Any]:
+    check_dense("flash_attn_func", q, k, v)
+    return _with_backward(
+        _call(
+            q, k, v, dropout_p, softmax_scale, causal, window_size, bias, alibi_slopes, sink, softcap, None, None,
+            q.shape[1], k.shape[1], q.shape[0]
+        )
+    )  # fmt: skip
+
+
+def _ragged_calls(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    bias: _Optional = None,
+    alibi_slopes: _Optional = None,
+    deterministic: bool = False,
+    return_lse: bool = False,
+    return_attn_probs: bool = False,
+    sink: _Optional = None,
+    *,
+    softcap: float = 0.0,
+) -> dict[str, Any]:
+    op = "flash_attn_varlen_func"
+    check_ragged(op, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    return _with_backward(
+        _call(
+            q[None], k[None], v[None], dropout_p, softmax_scale, causal, window_size, None, alibi_slopes, sink,
+            softcap, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1
+        )
+    )  # fmt: skip
+
+
+def _dense_example(device: torch.device) -> dict[str, Any]:
+    one = torch.empty((1, 1, 1, 1), dtype=torch.bfloat16, device=device)
+    q, k = one.expand(2, 4096, 32, 128), one.expand(2, 4096, 8, 128)
+    return _dense_calls(q, k, k, causal=True)
+
+
+def _ragged_example(device: torch.device) -> dict[str, Any]:
+    one = torch.empty((1, 1, 1), dtype=torch.bfloat16, device=device)
+    cu = torch.tensor([0, 1024, 4096], dtype=torch.int32, device=device)
+    q, k = one.expand(4096, 32, 128), one.expand(4096, 8, 128)
+    return _ragged_calls(q, k, k, cu, cu, 3072, 3072, causal=True)
+
+
+FLASH_ATTN = OpInfo("flash_attn_func", AttentionDispatcher, _dense_calls, _dense_example)
+FLASH_ATTN_VARLEN = OpInfo("flash_attn_varlen_func", AttentionDispatcher, _ragged_calls, _ragged_example)

@@ -8,13 +8,15 @@ from turbo_core.lazy import attach
 if TYPE_CHECKING:
     from turbo_attention.pytorch.modules.attention import TurboAttention
     from turbo_attention.pytorch.ops.attention import flash_attn_func, flash_attn_varlen_func
+    from turbo_attention.pytorch.ops.attention_fp8 import flash_attn_fp8_func
 
-__all__ = ["TurboAttention", "flash_attn_func", "flash_attn_varlen_func"]
+__all__ = ["TurboAttention", "flash_attn_fp8_func", "flash_attn_func", "flash_attn_varlen_func"]
 
 __getattr__, __dir__ = attach(
     __name__,
     {
         "TurboAttention": "turbo_attention.pytorch.modules.attention",
+        "flash_attn_fp8_func": "turbo_attention.pytorch.ops.attention_fp8",
         "flash_attn_func": "turbo_attention.pytorch.ops.attention",
         "flash_attn_varlen_func": "turbo_attention.pytorch.ops.attention",
     },

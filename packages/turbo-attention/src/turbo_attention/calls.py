@@ -25,6 +25,9 @@ Backward, with D_i = do_i . o_i - dlse_i:
 keep_ij = (word >> 8) >= round(dropout_p * 2^24), word the first of Philox4x32-10 with key (low, high half of seed) and
 counter (j, i, batch * Hq + h, low half of offset): the mask depends on the position alone, not on tiles or backends.
 
+FP8: q, k and v are payloads with one scale_inv for FP8_ROWS rows of a head, and s_ij = softmax_scale * scale_q scale_k
+q_i . k_j. p_ij is rounded to FP8 as p_ij * fp8_max. The backward takes q, k and v dequantised.
+
 Shapes: B batch, Sq, Sk sequence lengths, Hq, Hkv heads, D head dim of q and k, Dv of v and o. Variable lengths: the
 sequences lie one after another, B is 1 in the tensors, and cu_seqlens say where each begins; i and j count from there.
 """
@@ -36,7 +39,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["AttentionGradients", "AttentionResult", "BackwardCall", "ForwardCall"]
+__all__ = ["FP8_ROWS", "AttentionGradients", "AttentionResult", "BackwardCall", "ForwardCall", "Fp8Call", "Fp8Scales"]
+
+FP8_ROWS = 64
 
 
 class ForwardCall(NamedTuple):
@@ -114,3 +119,19 @@ class AttentionGradients(NamedTuple):
     dv: torch.Tensor
     dbias: torch.Tensor | None
     dsink: torch.Tensor | None
+
+
+class Fp8Scales(NamedTuple):
+    """scale_inv of q, k and v: float32 [B,heads,ceil(S/FP8_ROWS)], contiguous; and what out is to be."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    out_dtype: torch.dtype
+
+
+class Fp8Call(NamedTuple):
+    """An attention forward of FP8 payloads: ``forward`` with q, k, v of one FP8 type, dense, and their scales."""
+
+    forward: ForwardCall
+    scales: Fp8Scales

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 __all__ = ["empty_like_rows"]
 
 
-def empty_like_rows(tensor: torch.Tensor, width: int) -> torch.Tensor:
-    """An empty [B,S,H,width] in ``tensor``'s dtype and order of dimensions in memory (bshd, sbhd, bhsd), dense."""
+def empty_like_rows(tensor: torch.Tensor, width: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """An empty [B,S,H,width] in ``tensor``'s order of dimensions in memory (bshd, sbhd, bhsd), dense."""
     order = sorted(range(3), key=lambda axis: (-tensor.stride(axis), axis))
     shape = [tensor.shape[axis] for axis in order]
     back = [order.index(axis) for axis in range(3)]
-    return tensor.new_empty((*shape, width)).permute(*back, 3)
+    return tensor.new_empty((*shape, width), dtype=dtype).permute(*back, 3)

@@ -10,7 +10,14 @@ from typing import Any
 
 import torch
 
-from turbo_attention.calls import AttentionGradients, AttentionResult, BackwardCall, ForwardCall
+from turbo_attention.calls import (
+    FP8_ROWS,
+    AttentionGradients,
+    AttentionResult,
+    BackwardCall,
+    ForwardCall,
+    Fp8Scales,
+)
 from turbo_attention.layout import empty_like_rows
 from turbo_attention.triton.backward_kv_kernel import backward_kv_kernel
 from turbo_attention.triton.backward_q_kernel import backward_q_kernel, delta_kernel
@@ -19,6 +26,7 @@ from turbo_attention.triton.forward_kernel import forward_kernel
 from turbo_attention.triton.tiles import Tile, choose_tile, split_width
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.launch import Launch, power_of_two
+from turbo_core.low_precision import fp8_max
 
 __all__ = ["backward", "forward", "plan_backward", "plan_forward"]
 
@@ -27,9 +35,9 @@ _DELTA_ROWS = 64
 DROPOUT_STEPS = 2**24
 
 
-def forward(call: ForwardCall) -> AttentionResult:
-    """The attention of ``call``."""
-    result, launch = plan_forward(call, device_facts(call.q.device))
+def forward(call: ForwardCall, scales: Fp8Scales | None = None) -> AttentionResult:
+    """The attention of ``call``; of FP8 payloads with their ``scales``."""
+    result, launch = plan_forward(call, device_facts(call.q.device), scales=scales)
     launch.run(call.q.device)
     return result
 
@@ -64,7 +72,7 @@ class _Common:
         self.block_d, self.tail_d = split_width(self.D)
         self.block_v = max(16, power_of_two(self.DV))
         self.widest = max(self.block_d + self.tail_d, self.block_v)
-        self.element_bytes = 4 if torch.float32 in (q.dtype, k.dtype, v.dtype) else 2
+        self.element_bytes = q.element_size()
         self.even_d, self.even_v = self.block_d + self.tail_d == self.D, self.block_v == self.DV
         self.threshold = round(call.dropout_p * DROPOUT_STEPS)
         kept = DROPOUT_STEPS - self.threshold
@@ -128,12 +136,14 @@ def _lse_strides(lse: torch.Tensor) -> dict[str, int]:
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
-def plan_forward(call: ForwardCall, facts: DeviceFacts, tile: Tile | None = None) -> tuple[AttentionResult, Launch]:
+def plan_forward(
+    call: ForwardCall, facts: DeviceFacts, tile: Tile | None = None, scales: Fp8Scales | None = None
+) -> tuple[AttentionResult, Launch]:
     """The result to be, and the launch that fills it; ``tile`` in place of the table's (benchmarks)."""
     q, k, v = call.q, call.k, call.v
     common = _Common(call)
     tile = tile or choose_tile("forward", common.widest, common.element_bytes, common.window, facts)
-    out = empty_like_rows(q, common.DV)
+    out = empty_like_rows(q, common.DV, None if scales is None else scales.out_dtype)
     lse = torch.empty((q.shape[0], common.heads, q.shape[1]), dtype=torch.float32, device=q.device)
     tiles = -(-call.max_seqlen_q // tile.block_m)
     described = None
@@ -150,6 +160,9 @@ def plan_forward(call: ForwardCall, facts: DeviceFacts, tile: Tile | None = None
         rng=call.rng,
         cu_seqlens_q=call.cu_seqlens_q,
         cu_seqlens_k=call.cu_seqlens_k,
+        scale_q=None if scales is None else scales.q,
+        scale_k=None if scales is None else scales.k,
+        scale_v=None if scales is None else scales.v,
         **_named("q", q),
         **_named("k", k),
         **_named("v", v),
@@ -167,6 +180,8 @@ def plan_forward(call: ForwardCall, facts: DeviceFacts, tile: Tile | None = None
         DESCRIPTOR=described is not None,
         EVEN_N=common.even(call.max_seqlen_k, tile.block_n),
         **common.flags,
+        FP8_MAX=0.0 if scales is None else fp8_max(q.dtype),
+        SCALE_ROWS=FP8_ROWS,
         XCDS=facts.xcds,
     )
     grid = (tiles * common.heads * call.sequences,)

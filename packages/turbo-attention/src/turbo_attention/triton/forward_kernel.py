@@ -8,6 +8,9 @@ a time, with running maximum and sum (online softmax, Milakov and Gimelshein 201
 al. 2022). Tiles that all its queries see wholly are walked without masks. Everything in powers of two: exp(x) is
 exp2(x * log2(e)). Products in q's dtype with float32 sums; p is rounded to v's dtype. lse in natural logarithms.
 
+FP8: q, k, v are payloads with one scale_inv for SCALE_ROWS rows of a head, float32 [sequences, heads, blocks]; products
+are of FP8 numbers, p times the largest FP8 number is rounded to FP8, and scales come in between in float32.
+
 q, out: [sequences, heads, sq, D or DV] by strides; k, v: likewise with key heads; lse: [.., heads, sq].
 """
 
@@ -38,10 +41,12 @@ def _walk(
     acc_MV, l_M, m_M, q_MD, q_tail, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, width_k, width_v,
     begin, end, i_M, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
     seed, offset, head, threshold,
+            scale_q_M, scale_k, scale_v,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr, MASKED: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
-    HAS_ALIBI: tl.constexpr, HAS_DROPOUT: tl.constexpr, WIDE: tl.constexpr,
+    HAS_ALIBI: tl.constexpr, HAS_DROPOUT: tl.constexpr, FP8_MAX: tl.constexpr, SCALE_ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
     """Keys ``begin`` to ``end`` into the running sums; MASKED: some pair in the tiles may be out of sight."""
     for n in tl.range(begin, end, BLOCK_N):
@@ -57,6 +62,8 @@ def _walk(
                 MASKED and not EVEN_N and not DESCRIPTOR, not EVEN_D, WIDE
             )  # fmt: skip
             s = tl.dot(q_tail, k_tail_N.T, s, input_precision="ieee")
+        if FP8_MAX > 0:
+            s *= (scale_q_M * tl.load(scale_k + n // SCALE_ROWS))[:, None]
         i, j = i_M[:, None], j_N[None, :]
         if HAS_CAP or HAS_BIAS or HAS_ALIBI:
             s, _ = capped(s, scale, softcap, HAS_CAP)
@@ -78,7 +85,11 @@ def _walk(
             v, offset_v, n, stride_vs, sk, width_v, BLOCK_N, BLOCK_V, 0, DESCRIPTOR, MASKED and not EVEN_N,
             not EVEN_V, WIDE
         )  # fmt: skip
-        acc_MV = tl.dot(p.to(v_NV.dtype), v_NV, acc_MV, input_precision="ieee")
+        if FP8_MAX > 0:
+            products = tl.dot((p * FP8_MAX).to(v_NV.dtype), v_NV)
+            acc_MV += products * (tl.load(scale_v + n // SCALE_ROWS) / FP8_MAX)
+        else:
+            acc_MV = tl.dot(p.to(v_NV.dtype), v_NV, acc_MV, input_precision="ieee")
         m_M = m_new
     return acc_MV, l_M, m_M
 
@@ -86,14 +97,15 @@ def _walk(
 @triton.jit
 def forward_kernel(
     q, q_tail, k, k_tail, v, out, lse, bias, alibi_slopes, sink, rng, cu_seqlens_q, cu_seqlens_k,
+    scale_q, scale_k, scale_v,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
     stride_ob, stride_os, stride_oh, stride_lse_b, stride_lse_h,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n, stride_alibi_b, stride_alibi_h,
     heads, group, tiles, len_q, len_k, width_qk, width_v, scale, softcap, left, right, threshold, keep_scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr,
-    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, WIDE: tl.constexpr,
-    XCDS: tl.constexpr,
+    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, FP8_MAX: tl.constexpr,
+    SCALE_ROWS: tl.constexpr, WIDE: tl.constexpr, XCDS: tl.constexpr,
 ):  # fmt: skip
     """The grid is one program a tile; tiles of a head follow one another, so that its keys are read from L2."""
     HAS_BIAS: tl.constexpr = bias is not None
@@ -125,6 +137,13 @@ def forward_kernel(
             not EVEN_D, WIDE
         )  # fmt: skip
 
+    scale_q_M = 1.0
+    if FP8_MAX > 0:
+        blocks_q, blocks_k = tl.cdiv(sq, SCALE_ROWS), tl.cdiv(sk, SCALE_ROWS)
+        scale_q += (batch * heads + head) * blocks_q
+        scale_q_M = tl.load(scale_q + i_M // SCALE_ROWS, mask=i_M < sq, other=0.0)
+        scale_k += (batch * (heads // group) + head // group) * blocks_k
+        scale_v += (batch * (heads // group) + head // group) * blocks_k
     bias_head, slope, seed, offset = bias, 0.0, 0, 0
     if HAS_BIAS:
         bias_head = bias + batch.to(tl.int64) * stride_bias_b + head.to(tl.int64) * stride_bias_h
@@ -143,23 +162,26 @@ def forward_kernel(
             acc_MV, l_M, m_M, q_MD, q_tail_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs,
             columns_k, columns_v, low, full_low, i_M, sq, sk, shift, left, right, scale, softcap,
             bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
+            scale_q_M, scale_k, scale_v,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE
         )  # fmt: skip
     acc_MV, l_M, m_M = _walk(
         acc_MV, l_M, m_M, q_MD, q_tail_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs,
         columns_k, columns_v, full_low, full_high, i_M, sq, sk, shift, left, right, scale, softcap,
         bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
+            scale_q_M, scale_k, scale_v,
         BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, False,
-        HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE
+        HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE
     )  # fmt: skip
     if HAS_RIGHT or not EVEN_N:
         acc_MV, l_M, m_M = _walk(
             acc_MV, l_M, m_M, q_MD, q_tail_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs,
             columns_k, columns_v, full_high, high, i_M, sq, sk, shift, left, right, scale, softcap,
             bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
+            scale_q_M, scale_k, scale_v,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE
         )  # fmt: skip
 
     if sink is not None:  # one more key, whose value is zero

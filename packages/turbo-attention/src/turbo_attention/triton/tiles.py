@@ -67,6 +67,15 @@ TABLE: dict[tuple[str, str, int], tuple[Tile, ...]] = {
         Tile(256, 64, 64, 8, 1, "fits 227 KiB"),
         Tile(576, 32, 32, 8, 1, "fits 227 KiB"),
     ),
+    # FP8: a tile of keys lies within the FP8_ROWS rows that share a scale
+    ("forward", "nvidia", 1): (
+        Tile(128, 64, 64, 4, 2, "fits 100 KiB"),
+        Tile(576, 32, 32, 4, 1, "likewise"),
+    ),
+    ("forward", "amd", 1): (
+        Tile(128, 64, 64, 4, 1, "", _MFMA16),
+        Tile(576, 32, 32, 8, 1, "", _MFMA16),
+    ),
     ("forward", "nvidia", 2): (Tile(128, 64, 32, 4, 2, "fits 100 KiB"), Tile(576, 32, 16, 4, 1, "likewise")),
     ("kv", "nvidia", 2): (Tile(128, 32, 32, 4, 1, "fits 100 KiB"), Tile(576, 16, 16, 4, 1, "likewise")),
     ("q", "nvidia", 2): (Tile(128, 32, 32, 4, 1, "fits 100 KiB"), Tile(576, 16, 16, 4, 1, "likewise")),

@@ -15,13 +15,13 @@ from turbo_attention.pytorch.ops.library import attention
 from turbo_core import OpInfo, UnsupportedError
 from turbo_quant import rng_state
 
-__all__ = ["FLASH_ATTN", "FLASH_ATTN_VARLEN", "flash_attn_func", "flash_attn_varlen_func"]
+__all__ = ["FLASH_ATTN", "FLASH_ATTN_VARLEN", "flash_attn_func", "flash_attn_varlen_func", "make_call"]
 
 _Optional = torch.Tensor | None
 _Result = torch.Tensor | tuple[torch.Tensor, ...]
 
 
-def _call(
+def make_call(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -130,7 +130,7 @@ def flash_attn_func(
     check_options("flash_attn_func", q, dropout_p, softmax_scale, window_size, alibi_slopes, sink, softcap, q.shape[0])
     if bias is not None:
         check_bias("flash_attn_func", bias, q, k)
-    call = _call(
+    call = make_call(
         q, k, v, dropout_p, softmax_scale, causal, window_size, bias, alibi_slopes, sink, softcap, None, None,
         q.shape[1], k.shape[1], q.shape[0]
     )  # fmt: skip
@@ -181,7 +181,7 @@ def flash_attn_varlen_func(
     check_options(op, q, dropout_p, softmax_scale, window_size, alibi_slopes, sink, softcap, sequences)
     if bias is not None:
         raise UnsupportedError(f"{op}: bias is a {type(bias).__name__}; None is accepted")
-    call = _call(
+    call = make_call(
         q[None], k[None], v[None], dropout_p, softmax_scale, causal, window_size, None, alibi_slopes, sink, softcap,
         cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, sequences
     )  # fmt: skip
@@ -217,7 +217,7 @@ def _dense_calls(
 ) -> dict[str, Any]:
     check_dense("flash_attn_func", q, k, v)
     return _with_backward(
-        _call(
+        make_call(
             q, k, v, dropout_p, softmax_scale, causal, window_size, bias, alibi_slopes, sink, softcap, None, None,
             q.shape[1], k.shape[1], q.shape[0]
         )
@@ -248,7 +248,7 @@ def _ragged_calls(
     op = "flash_attn_varlen_func"
     check_ragged(op, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     return _with_backward(
-        _call(
+        make_call(
             q[None], k[None], v[None], dropout_p, softmax_scale, causal, window_size, None, alibi_slopes, sink,
             softcap, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1
         )

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""FP8 payloads of q, k and v for attention: one scale for FP8_ROWS rows of a head.
+
+    scale     = fp8_max / max(max |x|, 1e-12)          over the rows and all columns
+    q         = round_to_fp8(clamp(x * scale, -fp8_max, fp8_max))
+    scale_inv = 1 / scale
+
+A block that holds NaN or an infinity has scale_inv NaN and a payload of zeros, as in turbo_quant.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from turbo_attention.calls import FP8_ROWS
+from turbo_attention.layout import empty_like_rows
+from turbo_core.launch import Launch, power_of_two
+from turbo_core.low_precision import fp8_max
+
+__all__ = ["plan_quantize_rows", "quantize_rows"]
+
+AMAX_FLOOR = 1e-12
+
+
+@triton.jit
+def quantize_rows_kernel(
+    x, q, scale_inv, stride_xb, stride_xs, stride_xh, stride_qb, stride_qs, stride_qh, heads, blocks, length, width,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, FP8_MAX: tl.constexpr, AMAX_FLOOR: tl.constexpr,
+):  # fmt: skip
+    """x, q [B,S,H,width] by strides; scale_inv float32 [B,H,blocks]. One program is one block of rows of a head."""
+    program = tl.program_id(0)
+    block, head, batch = program % blocks, program // blocks % heads, (program // blocks // heads).to(tl.int64)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    inside = (rows < length)[:, None] & (columns < width)[None, :]
+    rows64, head64 = rows.to(tl.int64)[:, None], head.to(tl.int64)
+    values = tl.load(
+        x + batch * stride_xb + head64 * stride_xh + rows64 * stride_xs + columns[None, :], mask=inside, other=0.0
+    ).to(tl.float32)
+    size = tl.abs(values)
+    finite = tl.min((size < float("inf")).to(tl.int32)) > 0
+    amax = tl.maximum(tl.max(size), AMAX_FLOOR)
+    scale = tl.div_rn(FP8_MAX + tl.zeros_like(amax), amax)
+    scaled = tl.minimum(tl.maximum(values * scale, -FP8_MAX), FP8_MAX)
+    scaled = tl.where(finite, scaled, 0.0)
+    inverse = tl.where(finite, tl.div_rn(tl.full((), 1.0, tl.float32), scale), float("nan"))
+    tl.store(scale_inv + program, inverse)
+    pointers = q + batch * stride_qb + head64 * stride_qh + rows64 * stride_qs + columns[None, :]
+    tl.store(pointers, scaled.to(q.dtype.element_ty), mask=inside)
+
+
+def plan_quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, Launch]:
+    """Payload and scale_inv to be, and the launch that fills them."""
+    batch, length, heads, width = x.shape
+    blocks = -(-length // FP8_ROWS)
+    q = empty_like_rows(x, width, dtype)
+    scale_inv = x.new_empty((batch, heads, blocks), dtype=torch.float32)
+    strides = {
+        f"stride_{name}{axis}": t.stride(at) for name, t in (("x", x), ("q", q)) for at, axis in enumerate("bsh")
+    }
+    arguments = dict(x=x, q=q, scale_inv=scale_inv, **strides, heads=heads, blocks=blocks, length=length, width=width)
+    constants = dict(ROWS=FP8_ROWS, COLUMNS=max(16, power_of_two(width)), FP8_MAX=fp8_max(dtype), AMAX_FLOOR=AMAX_FLOOR)
+    launch = Launch(quantize_rows_kernel, (batch * heads * blocks,), arguments, constants, dict(num_warps=4))
+    return q, scale_inv, launch
+
+
+def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """(payload [B,S,H,D] in x's order of dimensions, scale_inv float32 [B,H,blocks])."""
+    q, scale_inv, launch = plan_quantize_rows(x, dtype)
+    launch.run(x.device)
+    return q, scale_inv

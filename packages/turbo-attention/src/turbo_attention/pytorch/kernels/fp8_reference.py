@@ -29,7 +29,7 @@ def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, to
     largest = fp8_max(dtype)
     finite = blocks.isfinite().all(dim=4).all(dim=2)
     amax = blocks.abs().amax(dim=(2, 4)).clamp_min(AMAX_FLOOR)
-    scale = largest / amax
+    scale = torch.full_like(amax, largest) / amax  # a number over a tensor is a product with a rounded reciprocal
     scaled = (blocks * scale[:, :, None, :, None]).clamp(-largest, largest)
     scaled = torch.where(finite[:, :, None, :, None], scaled, 0.0)
     payload = empty_like_rows(x, x.shape[3], dtype)

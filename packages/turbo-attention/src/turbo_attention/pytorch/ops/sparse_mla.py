@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: MIT
+"""`sparse_mla_func`: attention of each token to the rows of a latent cache that its indices name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from turbo_attention.pytorch.kernels.sparse_mla_impl import SparseMlaDispatcher, run_backward, run_forward
+from turbo_attention.pytorch.ops.checks import DTYPES
+from turbo_attention.sparse_calls import SparseBackward, SparseForward
+from turbo_core import OpInfo, UnsupportedError
+
+__all__ = ["SPARSE_MLA", "sparse_mla_func"]
+
+_Optional = torch.Tensor | None
+
+_library = torch.library.Library("turbo_attention", "FRAGMENT")
+_library.define(
+    "sparse_mla(Tensor q, Tensor kv, Tensor indices, Tensor? sink, int rank, float softmax_scale) "
+    "-> (Tensor out, Tensor lse)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+_library.define(
+    "sparse_mla_backward(Tensor q, Tensor kv, Tensor indices, Tensor? sink, int rank, float softmax_scale, Tensor out, "
+    "Tensor lse, Tensor dout, Tensor? dlse) -> (Tensor dq, Tensor dkv, Tensor dsink)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+
+
+def _sparse_mla(
+    q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, sink: _Optional, rank: int, softmax_scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out, lse = run_forward(SparseForward(q, kv, indices, sink, rank, softmax_scale))
+    return out, lse
+
+
+def _sparse_mla_fake(
+    q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, sink: _Optional, rank: int, softmax_scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return q.new_empty((*q.shape[:2], rank)), q.new_empty(q.shape[:2], dtype=torch.float32)
+
+
+def _sparse_mla_backward(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    indices: torch.Tensor,
+    sink: _Optional,
+    rank: int,
+    softmax_scale: float,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    dout: torch.Tensor,
+    dlse: _Optional,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    forward = SparseForward(q, kv, indices, sink, rank, softmax_scale)
+    dq, dkv, dsink = run_backward(SparseBackward(forward, out, lse, dout, dlse))
+    return dq, dkv, lse.new_empty(0) if dsink is None else dsink
+
+
+def _sparse_mla_backward_fake(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    indices: torch.Tensor,
+    sink: _Optional,
+    rank: int,
+    softmax_scale: float,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    dout: torch.Tensor,
+    dlse: _Optional,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    dsink = lse.new_empty(0) if sink is None else sink.new_empty(sink.shape)
+    return q.new_empty(q.shape), kv.new_empty(kv.shape), dsink
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    *tensors, ctx.rank, ctx.softmax_scale = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors, *output)
+
+
+def _backward(ctx: Any, dout: _Optional, dlse: _Optional) -> tuple[_Optional, ...]:
+    q, kv, indices, sink, out, lse = ctx.saved_tensors
+    if dout is None and dlse is None:
+        return (None,) * 6
+    if dout is None:
+        dout = torch.zeros_like(out)
+    dq, dkv, dsink = torch.ops.turbo_attention.sparse_mla_backward(
+        q, kv, indices, sink, ctx.rank, ctx.softmax_scale, out, lse, dout, dlse
+    )
+    q_needs, kv_needs, _, sink_needs, _, _ = ctx.needs_input_grad
+    return dq if q_needs else None, dkv if kv_needs else None, None, dsink if sink_needs else None, None, None
+
+
+_library.impl("sparse_mla", _sparse_mla, "CompositeExplicitAutograd")
+_library.impl("sparse_mla_backward", _sparse_mla_backward, "CompositeExplicitAutograd")
+torch.library.register_fake("turbo_attention::sparse_mla", _sparse_mla_fake, lib=_library)
+torch.library.register_fake("turbo_attention::sparse_mla_backward", _sparse_mla_backward_fake, lib=_library)
+torch.library.register_autograd("turbo_attention::sparse_mla", _backward, setup_context=_setup_context, lib=_library)
+
+
+def _what(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    return f"a tensor of shape {list(value.shape)}, {value.dtype}, on {value.device}"
+
+
+def _refuse(name: str, value: Any, accepted: str) -> None:
+    raise UnsupportedError(f"sparse_mla_func: {name} is {_what(value)}; {accepted}")
+
+
+def _check(q: Any, kv: Any, topk_indices: Any, attn_sink: Any, kv_lora_rank: Any, scale: Any) -> None:
+    if not isinstance(q, torch.Tensor) or q.dim() != 3 or q.dtype not in DTYPES or q.shape[2] == 0:
+        _refuse("q", q, f"[tokens, heads, head_dim] in one of {', '.join(map(str, DTYPES))} is accepted")
+    good = isinstance(kv, torch.Tensor) and (kv.dim() == 2 or (kv.dim() == 3 and kv.shape[1] == 1))
+    if not good or kv.shape[-1] != q.shape[2] or kv.dtype != q.dtype or kv.device != q.device:
+        _refuse("kv", kv, f"[rows, {q.shape[2]}] or [rows, 1, {q.shape[2]}], {q.dtype}, on {q.device} is accepted")
+    good = isinstance(topk_indices, torch.Tensor) and topk_indices.dim() == 2 and topk_indices.dtype == torch.int32
+    if not good or topk_indices.shape[0] != q.shape[0] or topk_indices.device != q.device:
+        _refuse("topk_indices", topk_indices, f"int32 [{q.shape[0]}, topk] on {q.device} is accepted")
+    if attn_sink is not None:
+        good = isinstance(attn_sink, torch.Tensor) and attn_sink.shape == (q.shape[1],) and attn_sink.dtype in DTYPES
+        if not good or attn_sink.device != q.device:
+            _refuse("attn_sink", attn_sink, f"float32 [{q.shape[1]}] on {q.device} is accepted")
+    if isinstance(kv_lora_rank, bool) or not isinstance(kv_lora_rank, int) or not 0 < kv_lora_rank <= q.shape[2]:
+        _refuse("kv_lora_rank", kv_lora_rank, f"1 to {q.shape[2]}, the head dim of q, is accepted")
+    number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+    if scale is not None and not (number and math.isfinite(scale)):
+        _refuse("scale", scale, "a finite number or None (head_dim ** -0.5) is accepted")
+
+
+def sparse_mla_func(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    topk_indices: torch.Tensor,
+    attn_sink: torch.Tensor | None = None,
+    kv_lora_rank: int = 512,
+    scale: float | None = None,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """o = softmax(scale q kv_r^T) kv_r[:kv_lora_rank] over the rows r that each token names; one latent for all heads.
+
+    Differentiable in q, kv, attn_sink, and by way of lse. Gradients are bit-equal from run to run: those of kv are
+    summed in a fixed order.
+
+    Args:
+        q: [T,H,D], bfloat16, float16 or float32: latent columns first, then rotary ones, all of which count.
+        kv: [N,D] or [N,1,D]; K is the whole row, V its first ``kv_lora_rank`` columns. N may be anything.
+        topk_indices: int32 [T,topk], rows of kv; negative is an empty slot. Values are trusted to be below N.
+        attn_sink: [H], a logit per head that joins the softmax's denominator alone.
+        kv_lora_rank: columns of V.
+        scale: default D ** -0.5.
+        return_lse: also return the logarithm of the softmax's denominator.
+
+    Returns:
+        o [T,H,kv_lora_rank] in q's dtype, contiguous; with ``return_lse`` also lse float32 [T,H].
+
+    Raises:
+        UnsupportedError: an argument is outside the above; nothing has been computed.
+        BackendUnavailableError: the backend named in code or by PRIMUS_TURBO_SPARSE_ATTN_BACKEND cannot take the call.
+
+    Source: DeepSeek-V3.2 (2025).
+    """
+    _check(q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
+    call = _call(q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
+    out, lse = torch.ops.turbo_attention.sparse_mla(*call)
+    return (out, lse) if return_lse else out
+
+
+def _call(q: Any, kv: Any, topk_indices: Any, attn_sink: Any, kv_lora_rank: int, scale: float | None) -> SparseForward:
+    sink = None if attn_sink is None else attn_sink.float().contiguous()
+    softmax_scale = q.shape[2] ** -0.5 if scale is None else float(scale)
+    return SparseForward(q, kv.reshape(kv.shape[0], kv.shape[-1]), topk_indices, sink, kv_lora_rank, softmax_scale)
+
+
+# --- for turbo_core.explain and the doctor --------------------------------------------------------------------------
+
+
+def _calls(
+    q: Any,
+    kv: Any,
+    topk_indices: Any,
+    attn_sink: _Optional = None,
+    kv_lora_rank: int = 512,
+    scale: float | None = None,
+    return_lse: bool = False,
+) -> dict[str, Any]:
+    _check(q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
+    forward = _call(q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
+    lse = q.new_empty((1, 1), dtype=torch.float32).expand(q.shape[:2])
+    out = q[..., :kv_lora_rank]  # only its metadata are read
+    return {"forward": forward, "backward": SparseBackward(forward, out, lse, out, None)}
+
+
+def _example(device: torch.device) -> dict[str, Any]:
+    one = torch.empty((1, 1, 1), dtype=torch.bfloat16, device=device)
+    indices = torch.empty((1, 1), dtype=torch.int32, device=device).expand(4096, 2048)
+    return _calls(one.expand(4096, 128, 576), one[0].expand(8192, 576), indices)
+
+
+SPARSE_MLA = OpInfo("sparse_mla_func", SparseMlaDispatcher, _calls, _example)

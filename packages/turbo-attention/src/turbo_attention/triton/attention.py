@@ -90,6 +90,10 @@ class _Common:
     def even(self, length: int, block: int) -> bool:
         return not self.ragged and length % block == 0
 
+    def lse_strides(self, lse: torch.Tensor) -> dict[str, int]:
+        """Of sequence and head; ragged sequences lie in one row per head."""
+        return dict(stride_lse_b=0 if self.ragged else lse.stride(0), stride_lse_h=lse.stride(1))
+
     def extras(self, call: ForwardCall) -> dict[str, Any]:
         bias, alibi = call.bias, call.alibi_slopes
         return dict(
@@ -129,10 +133,6 @@ def _options(tile: Tile) -> dict[str, int]:
     return dict(num_warps=tile.num_warps, num_stages=tile.num_stages, **dict(tile.options))
 
 
-def _lse_strides(lse: torch.Tensor) -> dict[str, int]:
-    return dict(stride_lse_b=lse.stride(0), stride_lse_h=lse.stride(1))
-
-
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +167,7 @@ def plan_forward(
         **_named("k", k),
         **_named("v", v),
         **_named("o", out),
-        **_lse_strides(lse),
+        **common.lse_strides(lse),
         **common.extras(call),
         **common.scalars(call, tiles),
     )
@@ -257,7 +257,7 @@ def plan_backward(
         **_named("do", do),
         **_named("dk", dk),
         **_named("dv", dv),
-        **_lse_strides(call.lse),
+        **common.lse_strides(call.lse),
         **_dbias_strides(dbias),
         **common.extras(fwd),
         **common.scalars(fwd, key_tiles),
@@ -300,8 +300,8 @@ def _plan_delta(call: BackwardCall, common: _Common, delta: torch.Tensor, lse_lo
         cu_seqlens_q=fwd.cu_seqlens_q,
         **_named("o", call.out),
         **_named("do", call.dout),
-        **_lse_strides(call.lse),
-        stride_dlse_b=dlse[0],
+        **common.lse_strides(call.lse),
+        stride_dlse_b=0 if common.ragged else dlse[0],
         stride_dlse_h=dlse[1],
         stride_dlse_s=dlse[2],
         heads=common.heads,
@@ -344,7 +344,7 @@ def _plan_q(
         **_named("v", v),
         **_named("do", do),
         **_named("dq", dq),
-        **_lse_strides(call.lse),
+        **common.lse_strides(call.lse),
         **common.extras(fwd),
         **common.scalars(fwd, tiles),
     )

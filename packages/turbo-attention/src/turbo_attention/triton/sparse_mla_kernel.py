@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Sparse MLA: forward, gradient of queries, and gradient of the latent cache (formulas: sparse_calls.py).
 
-A score tile is [H,N]: BLOCK_H heads of one token against BLOCK_N of its slots, whose rows are gathered from kv. Rows are
+A score tile is [H,N]: BLOCK_H heads of one token against BLOCK_N of its slots, whose rows are gathered from kv. They are
 read in two pieces, BLOCK_V columns from 0 (V, and that much of K) and BLOCK_T columns behind (the rest of K, the rotary
 part); the first has ``rank`` columns, the second ``width - rank``. Products in q's dtype with float32 sums.
 

@@ -9,7 +9,7 @@ __all__ = ["attention", "keep_of", "sparse_mla"]
 
 
 def attention(q, k, v, scale, left=-1, right=-1, softcap=0.0, bias=None, alibi=None, sink=None, keep=None):
-    """(out [B,Sq,Hq,Dv], lse [B,Hq,Sq]) of q [B,Sq,Hq,D], k [B,Sk,Hkv,D], v [B,Sk,Hkv,Dv]; keep [B,Hq,Sq,Sk] or None."""
+    """out [B,Sq,Hq,Dv] and lse [B,Hq,Sq] of q [B,Sq,Hq,D], k [B,Sk,Hkv,D], v [B,Sk,Hkv,Dv]; keep [B,Hq,Sq,Sk]."""
     q, k, v = q.double(), k.double(), v.double()
     B, Sq, H, _ = q.shape
     Sk, group = k.shape[1], H // k.shape[2]

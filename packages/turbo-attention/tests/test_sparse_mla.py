@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""sparse_mla_func against float64: rotary columns that are not zero, repeated rows, empty slots, fewer rows than tokens."""
+"""sparse_mla_func against float64: rotary columns that count, repeated rows, empty slots, fewer rows than tokens."""
 
 import pytest
 import torch

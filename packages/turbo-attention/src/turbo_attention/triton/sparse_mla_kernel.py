@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Sparse MLA: forward, gradient of queries, and gradient of the latent cache (formulas: sparse_calls.py).
 
-A score tile is [H,N]: BLOCK_H heads of one token against BLOCK_N of its slots, whose rows are gathered from kv. They are
-read in two pieces, BLOCK_V columns from 0 (V, and that much of K) and BLOCK_T columns behind (the rest of K, the rotary
-part); the first has ``rank`` columns, the second ``width - rank``. Products in q's dtype with float32 sums.
+A score tile is [H,N]: BLOCK_H heads of one token against BLOCK_N of its slots, whose rows are gathered from kv, each in
+two pieces: BLOCK_V columns from 0 (V, and that much of K) and BLOCK_T columns behind (the rest of K, the rotary part).
+The first has ``rank`` columns, the second ``width - rank``. Products in q's dtype with float32 sums.
 
 dkv is summed in a fixed order: each slot's share is written to memory (`shares_kernel`), slots are sorted by row, and
 each row adds up its own (`sum_shares_kernel`).

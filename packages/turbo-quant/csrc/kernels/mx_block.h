@@ -92,10 +92,11 @@ TURBO_DEVICE vec<unsigned, kPieceBytes<F> / 4> encode_piece_stochastic(vec<float
 }
 
 // Quantises and stores a piece. `amax` is that of its tile with kMxTile, else that of the piece; with Special the rotation
-// and the stochastic rounding that the copy's flags ask for. All lanes must come here; those with `wanted` store.
+// and the stochastic rounding that the copy's flags ask for. Where nothing is `present` (past the last group, x is zeros)
+// all bits are 0, also where a rotation makes -0. All lanes must come here; those with `wanted` store.
 template <class F, bool Special>
 TURBO_DEVICE void quantize_piece(const MxCopy &copy, PieceAt at, vec<float, 16> v, unsigned amax, int sign_mask,
-                                 PhiloxKey key, bool wanted) {
+                                 PhiloxKey key, bool present, bool wanted) {
   if constexpr (Special) {
     if (copy.flags & kMxRht) {
       v = hadamard(flip_signs(v, sign_mask));
@@ -114,6 +115,7 @@ TURBO_DEVICE void quantize_piece(const MxCopy &copy, PieceAt at, vec<float, 16> 
   } else {
     packed = encode_piece<F>(v);
   }
+  if (!present) packed = 0;
   if (!wanted) return;
   store<kPieceBytes<F> / 4>((global<unsigned> *)(copy.payload + payload_offset<F>(copy, at)), packed);
   if (at.piece % 2 == 0) copy.scale[scale_offset(copy, at)] = (unsigned char)byte;

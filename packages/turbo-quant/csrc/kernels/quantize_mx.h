@@ -69,7 +69,8 @@ TURBO_DEVICE void quantize_mx(const QuantizeMx &a) {
       const unsigned amax =
           a.row.flags & kMxTile ? tile_amax : float_bits<T>(largest<M, kPiece16>(magnitude<T, kPiece16>(x[i])));
       const PieceAt at{index.batch, rows.source + row, (long long)index.column * Tile::row_pieces + v};
-      quantize_piece<F, Special>(a.row, at, to_float<T, kPiece16>(x[i]), amax, a.sign_mask, key, row < rows.count);
+      quantize_piece<F, Special>(a.row, at, to_float<T, kPiece16>(x[i]), amax, a.sign_mask, key, true,
+                                 row < rows.count);
     }
   }
 
@@ -97,7 +98,7 @@ TURBO_DEVICE void quantize_mx(const QuantizeMx &a) {
     unsigned amax = float_bits<T>(largest<M, kPiece16>(magnitude<T, kPiece16>(piece)));
     if (a.column.flags & kMxTile) amax = rows.grouped ? tile_maxima[u / 2 * 4 + column / 32] : 0;
     const PieceAt at{index.batch, first_column + column, (long long)index.row * (kTile / kPiece16) + u};
-    quantize_piece<F, Special>(a.column, at, to_float<T, kPiece16>(piece), amax, a.sign_mask, key,
+    quantize_piece<F, Special>(a.column, at, to_float<T, kPiece16>(piece), amax, a.sign_mask, key, rows.grouped,
                                first_column + column < s.columns);
   }
 }

@@ -60,17 +60,17 @@ def _write_copy(
     L: tl.constexpr = x.shape[0]
     K: tl.constexpr = x.shape[1]
     N: tl.constexpr = K // 32
-    if OPTION & RHT:
+    if RHT & OPTION:
         x = rotate(x, sign_mask, True)
     parts = tl.reshape(x, [L, N, 32])
     amax = tl.max(magnitude(parts), 2)
-    if OPTION & TILE:
+    if TILE & OPTION:
         amax = tl.max(tl.reshape(amax, [L // 32, 32, N]), 1, keep_dims=True)
         amax = tl.reshape(tl.broadcast_to(amax, [L // 32, 32, N]), [L, N])
     byte = exponent_byte(amax, MANTISSA, E_MAX)
     factor = ((254 - byte) << 23).to(tl.float32, bitcast=True)[:, :, None]
     v = tl.where((byte < 255)[:, :, None], parts * factor, 0.0)
-    if OPTION & STOCHASTIC:
+    if STOCHASTIC & OPTION:
         first = (b * lines + line0) * (width // 4) + k0 // 4
         word = tl.reshape(_words(rng_ptr, first, width // 4, COLUMN, L, K), [L, N, 32])
         q = encode_stochastic(v, word, MANTISSA, LOWEST, LARGEST)
@@ -95,7 +95,7 @@ def _write_copy(
         k0_bytes = k0
     j = tl.arange(0, BYTES)
     out_ptr += (b * lines + line0) * line_bytes
-    if OPTION & SHUFFLE_OUT:
+    if SHUFFLE_OUT & OPTION:
         out_ptr += k0_bytes * 16
         at_i = i // 16 * 16 * line_bytes + i % 16 * 16
         at_j = j // 32 * 512 + j % 32 // 16 * 256 + j % 16
@@ -106,7 +106,7 @@ def _write_copy(
     tl.store(out_ptr + at_i[:, None] + at_j[None, :], q, mask=ok)
 
     n = tl.arange(0, N)
-    if OPTION & SHUFFLE_SCALE:
+    if SHUFFLE_SCALE & OPTION:
         line_scales = (width // 32 + 7) // 8 * 8
         scale_ptr += (b * ((lines + 255) // 256 * 256) + line0) * line_scales
         col = k0 // 32 + n

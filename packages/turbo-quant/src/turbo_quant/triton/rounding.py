@@ -102,7 +102,8 @@ def encode_stochastic(v, word, MANTISSA: tl.constexpr, LOWEST: tl.constexpr, LAR
     bits = v.to(tl.int32, bitcast=True)
     size = bits & 0x7FFFFFFF
     binade = _binade(size, LOWEST)
-    steps = size.to(tl.float32, bitcast=True) * (((254 + MANTISSA) << 23) - binade).to(tl.float32, bitcast=True)
+    per_ulp = ((254 << 23) - binade + (MANTISSA << 23)).to(tl.float32, bitcast=True)
+    steps = size.to(tl.float32, bitcast=True) * per_ulp
     whole = steps.to(tl.int32)
     u = (word >> 8).to(tl.float32) * 5.9604644775390625e-08  # 2^-24
     up = (u < steps - whole.to(tl.float32)).to(tl.int32)

@@ -17,7 +17,7 @@ A block that holds NaN or an infinity: payload zeros, scale_inv NaN.
 import triton
 import triton.language as tl
 
-from turbo_quant.triton.rounding import encode, float_scale, magnitude
+from turbo_quant.triton.rounding import INFINITE, encode, float_scale, magnitude
 
 __all__ = ["block_kernel", "group_rows", "places"]
 
@@ -117,8 +117,7 @@ def block_kernel(
         parts = tl.reshape(x, [NR, P, NC, P])
         amax = tl.max(tl.max(magnitude(parts), 3), 1)
         scale, inverse = float_scale(amax, largest, floor)
-        scale = scale[:, None, :, None]
-        q = encode(tl.where(scale == scale, parts * scale, 0.0), MANTISSA, LOWEST, FNUZ, NATIVE)
+        q = encode(tl.where((amax < INFINITE)[:, None, :, None], parts * scale[:, None, :, None], 0.0), MANTISSA, LOWEST, FNUZ, NATIVE)
         _store(row_ptr + (b * R + first_r) * C + first_c, out_at, tl.reshape(q, [BLOCK_R, BLOCK_C]), ok, MASKED)
         scale_r, scale_c = block_r + tl.arange(0, NR), block_c + tl.arange(0, NC)
         scale_at = ((b * blocks_r + scale_r) * blocks_c)[:, None] + scale_c[None, :]
@@ -126,9 +125,9 @@ def block_kernel(
     if ROW:
         N: tl.constexpr = BLOCK_C // P
         parts = tl.reshape(x, [BLOCK_R, N, P])
-        scale, inverse = float_scale(tl.max(magnitude(parts), 2), largest, floor)
-        scale = scale[:, :, None]
-        q = encode(tl.where(scale == scale, parts * scale, 0.0), MANTISSA, LOWEST, FNUZ, NATIVE)
+        amax = tl.max(magnitude(parts), 2)
+        scale, inverse = float_scale(amax, largest, floor)
+        q = encode(tl.where((amax < INFINITE)[:, :, None], parts * scale[:, :, None], 0.0), MANTISSA, LOWEST, FNUZ, NATIVE)
         _store(row_ptr + (b * R + source_r) * C + first_c, out_at, tl.reshape(q, [BLOCK_R, BLOCK_C]), ok, MASKED)
         scale_c = block_c + tl.arange(0, N)
         scale_at = ((b * R + source_r + at_r) * blocks_c)[:, None] + scale_c[None, :]
@@ -138,9 +137,9 @@ def block_kernel(
         if GROUPS > 0:
             x = tl.where((at_r < left_group)[:, None], x, 0.0)
         parts = tl.reshape(x, [M, P, BLOCK_C])
-        scale, inverse = float_scale(tl.max(magnitude(parts), 1), largest, floor)
-        scale = scale[:, None, :]
-        q = encode(tl.where(scale == scale, parts * scale, 0.0), MANTISSA, LOWEST, FNUZ, NATIVE)
+        amax = tl.max(magnitude(parts), 1)
+        scale, inverse = float_scale(amax, largest, floor)
+        q = encode(tl.where((amax < INFINITE)[:, None, :], parts * scale[:, None, :], 0.0), MANTISSA, LOWEST, FNUZ, NATIVE)
         if GROUPS > 0:
             inverse = tl.where(tl.load(padded_ptr + n_groups) > first_r, inverse, 0.0)
             col_ok = (in_block_r & (at_r < rows_out - first_r))[:, None] & ok_c

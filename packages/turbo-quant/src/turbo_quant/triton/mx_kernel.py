@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from turbo_quant.triton.block_kernel import group_rows
-from turbo_quant.triton.rounding import encode, encode_stochastic, exponent_byte, magnitude, rotate
+from turbo_quant.triton.rounding import INFINITE, encode, encode_stochastic, exponent_scale, magnitude, rotate
 
 __all__ = ["OPTIONS", "mx_kernel"]
 
@@ -67,9 +67,8 @@ def _write_copy(
     if TILE & OPTION:
         amax = tl.max(tl.reshape(amax, [L // 32, 32, N]), 1, keep_dims=True)
         amax = tl.reshape(tl.broadcast_to(amax, [L // 32, 32, N]), [L, N])
-    byte = exponent_byte(amax, MANTISSA, E_MAX)
-    factor = ((254 - byte) << 23).to(tl.float32, bitcast=True)[:, :, None]
-    v = tl.where((byte < 255)[:, :, None], parts * factor, 0.0)
+    byte, factor = exponent_scale(amax, MANTISSA, E_MAX)
+    v = tl.where((amax < INFINITE)[:, :, None], parts * factor[:, :, None], 0.0)
     if STOCHASTIC & OPTION:
         first = (b * lines + line0) * (width // 4) + k0 // 4
         word = tl.reshape(_words(rng_ptr, first, width // 4, COLUMN, L, K), [L, N, 32])

@@ -18,7 +18,7 @@ A region (of row, column: a row, a column of it) that holds NaN or an infinity: 
 import triton
 import triton.language as tl
 
-from turbo_quant.triton.rounding import encode, float_scale, magnitude
+from turbo_quant.triton.rounding import INFINITE, encode, float_scale, magnitude
 
 __all__ = ["region_kernel"]
 
@@ -113,7 +113,7 @@ def region_kernel(
                 x = tl.load(source + at, mask=ok, other=0.0).to(tl.float32)
             else:
                 x = tl.load(source + at).to(tl.float32)
-            q = encode(tl.where(scale == scale, x * scale, 0.0), MANTISSA, LOWEST, FNUZ, NATIVE)
+            q = encode(tl.where(amax < INFINITE, x * scale, 0.0), MANTISSA, LOWEST, FNUZ, NATIVE)
             if MASKED:
                 tl.store(target + out_at, q, mask=ok)
             else:

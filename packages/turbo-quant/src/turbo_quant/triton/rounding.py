@@ -6,7 +6,8 @@ negative zero, 0x80 is NaN). |x| travels as the integer that its bits are: it or
 all finite values and NaN above infinity, so one integer maximum finds amax and whether the block is finite.
 
 NATIVE: the target's own cast rounds to nearest even in this format. Elsewhere the code comes from float addition: with
-ulp the format's spacing at |v|, |v| + 2^23 ulp is rounded to a multiple of ulp, and its low bits count the ulps.
+ulp the format's spacing at |v|, |v| + 2^23 ulp is rounded to a multiple of ulp, and its low bits count the ulps. What
+makes a code of the count is begun with: an even number of ulps, which changes no rounding.
 """
 
 import triton
@@ -17,7 +18,7 @@ __all__ = [
     "decode",
     "encode",
     "encode_stochastic",
-    "exponent_byte",
+    "exponent_scale",
     "float_scale",
     "magnitude",
     "power_of_two",
@@ -35,22 +36,24 @@ def magnitude(x):
 
 @triton.jit
 def float_scale(amax, largest, floor):
-    """scale and scale_inv, float32, of blocks with that amax (int32); both NaN where amax is not finite.
+    """scale and scale_inv, float32, of blocks with that amax (int32). Where it is not finite: something finite, NaN.
 
     With this scale |x scale| stays below the middle between the largest value and the next, so nothing need be clamped.
     """
     finite = amax < INFINITE
-    value = tl.where(finite, amax, 0).to(tl.float32, bitcast=True)
-    scale = tl.div_rn(largest, tl.maximum(value, floor))
-    inverse = tl.div_rn(1.0, scale)
-    return tl.where(finite, scale, float("nan")), tl.where(finite, inverse, float("nan"))
+    scale = tl.div_rn(largest, tl.maximum(tl.where(finite, amax, 0).to(tl.float32, bitcast=True), floor))
+    return scale, tl.where(finite, tl.div_rn(1.0, scale), float("nan"))
 
 
 @triton.jit
-def exponent_byte(amax, MANTISSA: tl.constexpr, E_MAX: tl.constexpr):
-    """The E8M0 byte, int32, of blocks with that amax (int32): 255 where it is not finite."""
-    byte = tl.maximum(((amax + (1 << (22 - MANTISSA))) >> 23) - E_MAX, 0)  # at most 255 - E_MAX: 254 is never met
-    return tl.where(amax < INFINITE, byte, 255)
+def exponent_scale(amax, MANTISSA: tl.constexpr, E_MAX: tl.constexpr):
+    """The E8M0 byte (int32; 255 where amax is not finite) of blocks with that amax (int32), and 2^(127 - byte).
+
+    Of what is not finite the power of two means nothing, but is finite.
+    """
+    binade = tl.maximum((amax + (1 << (22 - MANTISSA))) & INFINITE, E_MAX << 23)  # at most 255 << 23: byte 254 is unmet
+    factor = ((254 << 23) - binade + (E_MAX << 23)).to(tl.float32, bitcast=True)
+    return tl.where(amax < INFINITE, (binade >> 23) - E_MAX, 255), factor
 
 
 @triton.jit
@@ -87,9 +90,10 @@ def encode(v, MANTISSA: tl.constexpr, LOWEST: tl.constexpr, FNUZ: tl.constexpr, 
         bits = v.to(tl.int32, bitcast=True)
         size = bits & 0x7FFFFFFF
         binade = _binade(size, LOWEST)
-        grid = (binade + ((23 - MANTISSA) << 23)).to(tl.float32, bitcast=True)
+        FIRST: tl.constexpr = (-((127 + LOWEST) << MANTISSA)) % (8 if MANTISSA == 1 else 128)
+        grid = (binade + (((23 - MANTISSA) << 23) + FIRST)).to(tl.float32, bitcast=True)
         ulps = (size.to(tl.float32, bitcast=True) + grid).to(tl.int32, bitcast=True)  # the low bits
-        code = (ulps + (binade >> (23 - MANTISSA)) - ((127 + LOWEST) << MANTISSA)) & (7 if MANTISSA == 1 else 0x7F)
+        code = ((binade >> (23 - MANTISSA)) + ulps) & (7 if MANTISSA == 1 else 0x7F)
         return _with_sign(code, bits, MANTISSA, FNUZ)
 
 
@@ -136,26 +140,33 @@ def decode(code, MANTISSA: tl.constexpr, LOWEST: tl.constexpr, FNUZ: tl.constexp
 
 
 @triton.jit
+def _butterfly(bits, STRIDE: tl.constexpr):
+    """(a, b) -> (a + b, a - b) for elements STRIDE apart of float32 bits [ROWS, WIDTH].
+
+    A neighbour comes by exclusive or, which is exact and keeps the layout.
+    """
+    ROWS: tl.constexpr = bits.shape[0]
+    WIDTH: tl.constexpr = bits.shape[1]
+    pairs = tl.reshape(bits, [ROWS, WIDTH // (2 * STRIDE), 2, STRIDE])
+    other = tl.xor_sum(pairs, 2, keep_dims=True) ^ pairs
+    second = tl.arange(0, 2)[None, None, :, None] == 1
+    own = tl.where(second, pairs ^ -2147483648, pairs).to(tl.float32, bitcast=True)
+    return tl.reshape((other.to(tl.float32, bitcast=True) + own).to(tl.int32, bitcast=True), [ROWS, WIDTH])
+
+
+@triton.jit
 def rotate(x, sign_mask, FORWARD: tl.constexpr):
     """y = H D x / 4 of each 16 neighbours along the last dimension of a float32 tile; backward x = D H y / 4.
 
     D holds the signs of ``sign_mask``, H is the Hadamard matrix in Sylvester order, applied as butterflies of stride 1,
-    2, 4, 8. A neighbour comes by exclusive or, which is exact and keeps the layout.
+    2, 4, 8.
     """
-    ROWS: tl.constexpr = x.shape[0]
-    WIDTH: tl.constexpr = x.shape[1]
-    flip = (((sign_mask >> (tl.arange(0, WIDTH) % 16)) & 1) << 31)[None, :]
+    flip = (((sign_mask >> (tl.arange(0, x.shape[1]) % 16)) & 1) << 31)[None, :]
     bits = x.to(tl.int32, bitcast=True)
     if FORWARD:
         bits ^= flip
-    for power in tl.static_range(4):
-        STRIDE: tl.constexpr = 1 << power
-        pairs = tl.reshape(bits, [ROWS, WIDTH // (2 * STRIDE), 2, STRIDE])
-        other = tl.xor_sum(pairs, 2, keep_dims=True) ^ pairs
-        second = tl.arange(0, 2)[None, None, :, None] == 1
-        own = tl.where(second, pairs ^ -2147483648, pairs).to(tl.float32, bitcast=True)
-        bits = tl.reshape((other.to(tl.float32, bitcast=True) + own).to(tl.int32, bitcast=True), [ROWS, WIDTH])
-    bits = (bits.to(tl.float32, bitcast=True) * 0.25).to(tl.int32, bitcast=True)
+    bits = _butterfly(_butterfly(_butterfly(_butterfly(bits, 1), 2), 4), 8)
+    y = bits.to(tl.float32, bitcast=True) * 0.25
     if not FORWARD:
-        bits ^= flip
-    return bits.to(tl.float32, bitcast=True)
+        y = (y.to(tl.int32, bitcast=True) ^ flip).to(tl.float32, bitcast=True)
+    return y

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import torch
 
 from turbo_core import UnsupportedError
-from turbo_core.requirements import require_torch
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["E2M1_VALUES", "MX_FORMATS", "MxFormat", "fp4_dtype", "mx_format_of", "payload_dtype", "scale_dtype"]
 
@@ -44,27 +42,23 @@ MX_FORMATS = {
 
 def fp4_dtype() -> torch.dtype:
     """torch's packed FP4 type, uint8 where this torch has none."""
-    torch = require_torch()
     dtype: torch.dtype = getattr(torch, "float4_e2m1fn_x2", torch.uint8)
     return dtype
 
 
 def scale_dtype() -> torch.dtype:
     """torch's E8M0 type, uint8 where this torch has none."""
-    torch = require_torch()
     dtype: torch.dtype = getattr(torch, "float8_e8m0fnu", torch.uint8)
     return dtype
 
 
 def payload_dtype(format: str) -> torch.dtype:
     """The dtype of an MX payload of ``format``."""
-    torch = require_torch()
     return {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "e2m1": fp4_dtype()}[format]
 
 
 def mx_format_of(dtype: torch.dtype) -> str:
     """The MX format that payloads of ``dtype`` have; uint8 is read as packed e2m1."""
-    torch = require_torch()
     names = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2", torch.uint8: "e2m1", fp4_dtype(): "e2m1"}
     if dtype not in names:
         raise UnsupportedError(f"dtype={dtype} is not an MX payload type; accepted are {', '.join(map(str, names))}")

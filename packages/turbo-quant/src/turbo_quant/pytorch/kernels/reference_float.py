@@ -44,8 +44,9 @@ def _quantize(
     largest = fp8_max(dtype)
     amax = block_amax(x, block)
     finite = amax.isfinite()
-    scale = torch.full_like(amax, largest) / amax.clamp(min=floor)  # number / tensor would multiply by a reciprocal
-    scale_inv = torch.where(finite, 1.0 / scale, torch.nan)
+    # not `largest / amax`: torch makes that a reciprocal and a product, rounded twice
+    scale = torch.full_like(amax, largest) / amax.clamp(min=floor)
+    scale_inv = torch.where(finite, scale.reciprocal(), torch.nan)
     q = torch.where(spread(finite, block, x), x * spread(scale, block, x), 0.0)
     return q.clamp(-largest, largest).to(dtype, memory_format=torch.contiguous_format), scale_inv.contiguous()
 
@@ -62,17 +63,18 @@ def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
         column = _quantize(x, dtype, (rows, 1), _FLOOR) if call.column else (None, None)
         return FloatOutputs(*row, *column)
     row = _quantize(x, dtype, (size if call.tile else 1, size), _FLOOR_BLOCKWISE) if call.row else (None, None)
-    column = (None, None)
-    if call.column and call.group_offs is None:
-        column = _quantize(x, dtype, (size, 1), _FLOOR_BLOCKWISE)
+    column: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
+    if call.column and call.group_offs is not None and call.group_offs_padded is not None:
+        column = _quantize_padded_groups(call, call.group_offs, call.group_offs_padded)
     elif call.column:
-        column = _quantize_padded_groups(call)
+        column = _quantize(x, dtype, (size, 1), _FLOOR_BLOCKWISE)
     return FloatOutputs(*row, *column)
 
 
-def _quantize_padded_groups(call: QuantizeFloatCall) -> tuple[torch.Tensor, torch.Tensor]:
-    offs, padded, size = call.group_offs, call.group_offs_padded, call.block_size
-    assert offs is not None and padded is not None  # the op gives both
+def _quantize_padded_groups(
+    call: QuantizeFloatCall, offs: torch.Tensor, padded: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    size = call.block_size
     rows = call.x.shape[1] + (offs.numel() - 1) * size
     x = gather_groups(call.x[0], offs, padded, rows)[None].float()
     q, scale_inv = _quantize(x, call.out_dtype, (size, 1), _FLOOR_BLOCKWISE)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import torch
 
+from turbo_quant.shapes import SHUFFLED_SCALE_COLUMNS, SHUFFLED_SCALE_ROWS
+
 __all__ = [
-    "SCALE_COLUMNS",
-    "SCALE_ROWS",
+    "WEIGHT_BYTES",
     "WEIGHT_ROWS",
     "shuffle_scale_bytes",
     "shuffle_weight_bytes",
@@ -23,14 +24,13 @@ __all__ = [
     "unshuffle_weight_bytes",
 ]
 
-SCALE_ROWS, SCALE_COLUMNS = 256, 8
 WEIGHT_ROWS, WEIGHT_BYTES = 16, 32
 
 
 def shuffle_scale_bytes(scale: torch.Tensor) -> torch.Tensor:
     """uint8 [..., rows, cols] -> [..., rows up to 256, cols up to 8], contiguous."""
     rows, columns = scale.shape[-2:]
-    scale = torch.nn.functional.pad(scale, (0, -columns % SCALE_COLUMNS, 0, -rows % SCALE_ROWS))
+    scale = torch.nn.functional.pad(scale, (0, -columns % SHUFFLED_SCALE_COLUMNS, 0, -rows % SHUFFLED_SCALE_ROWS))
     parts = scale.unflatten(-1, (-1, 2, 4)).unflatten(
         -4, (-1, 2, 16)
     )  # row/32, row%32/16, row%16, col/8, col%8/4, col%4

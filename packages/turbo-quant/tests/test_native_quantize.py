@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The HIP kernels against the TORCH reference, bit for bit, where their own choices could go wrong.
 
-Each kernel of the row table and beyond it, both sides of every tile edge, alignments that decide between wide and single
-accesses, every number that two bytes hold and every code of every format. What all backends must do is in
+Each kernel of the row table and beyond it, both sides of every tile edge, alignments that decide between wide and
+single accesses, every number that two bytes hold and every code of every format. What all backends must do is in
 test_quantize.py, which a simulator runs on these kernels too.
 
 Needs a gfx942 or gfx950: a card, or a simulator that is active (it names its library in TURBO_HIP_LIBRARY and makes CPU

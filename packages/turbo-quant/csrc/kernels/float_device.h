@@ -23,27 +23,40 @@ struct Scale {
   }
 };
 
-// Payload of N elements with their scales: zeros where a scale is NaN.
+// What N elements of a row are multiplied by, and which of their codes stay: none where a scale is NaN.
+template <int N>
+struct Scales {
+  vec<float, N> scale;
+  vec<unsigned, N / 4> keep;  // a mask, a byte a code
+
+  // One for all.
+  TURBO_MEMBER static Scales of(float scale) {
+    Scales s;
+#pragma unroll
+    for (int i = 0; i < N; ++i) s.scale[i] = scale;
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i) s.keep[i] = scale == scale ? 0xffffffffu : 0;
+    return s;
+  }
+
+  // One each.
+  TURBO_MEMBER static Scales of(vec<float, N> scale) {
+    Scales s{scale, {}};
+#pragma unroll
+    for (int i = 0; i < N; ++i) s.keep[i / 4] |= scale[i] == scale[i] ? 0xffu << i % 4 * 8 : 0;
+    return s;
+  }
+};
+
 template <class F, class T, int N>
-TURBO_DEVICE vec<unsigned, N / 4> quantize(vec<T, N> x, vec<float, N> scale) {
-  const vec<float, N> value = to_float<T, N>(x) * scale;
+TURBO_DEVICE vec<unsigned, N / 4> quantize(vec<T, N> x, const Scales<N> &scales) {
+  const vec<float, N> value = to_float<T, N>(x) * scales.scale;
   vec<unsigned, N / 4> packed;
 #pragma unroll
   for (int i = 0; i < N; i += 4) {
-    vec<float, 4> four;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) four[j] = scale[i + j] == scale[i + j] ? value[i + j] : 0.0f;
-    packed[i / 4] = encode4<F>(four);
+    packed[i / 4] = encode4<F>(vec<float, 4>{value[i], value[i + 1], value[i + 2], value[i + 3]});
   }
-  return packed;
-}
-
-template <int N>
-TURBO_DEVICE vec<float, N> spread(float x) {
-  vec<float, N> all;
-#pragma unroll
-  for (int i = 0; i < N; ++i) all[i] = x;
-  return all;
+  return packed & scales.keep;
 }
 
 // The first `count` of the codes in `packed`.

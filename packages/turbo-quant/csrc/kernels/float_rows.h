@@ -63,7 +63,7 @@ TURBO_DEVICE void quantize_rows(const QuantizeFloat &a) {
     for (int c = 0; c < Chunks; ++c) {
       const int at = (c * RowThreads + thread) * N;
       if (at < s.columns)
-        store<N / 4>((global<unsigned> *)(q + at), quantize<F, T, N>(kept[c], spread<N>(scale.scale)));
+        store<N / 4>((global<unsigned> *)(q + at), quantize<F, T, N>(kept[c], Scales<N>::of(scale.scale)));
     }
   }
 }
@@ -90,7 +90,7 @@ TURBO_DEVICE void quantize_rows_loop(const QuantizeFloat &a) {
     global<unsigned char> *q = (global<unsigned char> *)a.row + row * s.columns;
     for (long long at = thread_index() * N; at < s.columns; at += kThreads * N) {
       const vec<T, N> value = load_some<N>(x + at * s.column_stride, s.column_stride, s.columns - at, Vector);
-      store_codes<N>(q + at, quantize<F, T, N>(value, spread<N>(scale.scale)), s.columns - at, Vector);
+      store_codes<N>(q + at, quantize<F, T, N>(value, Scales<N>::of(scale.scale)), s.columns - at, Vector);
     }
   }
 }

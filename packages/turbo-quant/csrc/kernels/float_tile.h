@@ -102,10 +102,26 @@ struct FloatTile {
   }
 };
 
-// The payload of a tile, with the scale of each element as `scale_of` (step) says.
-template <class F, class T, class ScaleOf>
+// Scales of the tile's columns in LDS: lanes read 4 of their 8 columns at a time, 16 lanes what is adjacent.
+struct ColumnScales {
+  float value[2][kColumnLanes][4];
+
+  TURBO_MEMBER void set(int column, float scale) {
+    value[column % kPerLane / 4][column / kPerLane][column % 4] = scale;
+  }
+
+  TURBO_MEMBER Scales<kPerLane> of_lane() const {
+    vec<float, kPerLane> scales;
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) scales[j] = value[j / 4][thread_index() % kColumnLanes][j % 4];
+    return Scales<kPerLane>::of(scales);
+  }
+};
+
+// The payload of a tile, with the scales of each row as `scales_of` (step) says.
+template <class F, class T, class ScalesOf>
 TURBO_DEVICE void store_tile(const FloatTile<T> &t, global<void> *payload, long long first_row, long long rows_of_batch,
-                             int count, ScaleOf scale_of) {
+                             int count, ScalesOf scales_of) {
   const long long columns = t.source.columns;
   const bool vector = columns % kPerLane == 0;
 #pragma unroll
@@ -114,7 +130,7 @@ TURBO_DEVICE void store_tile(const FloatTile<T> &t, global<void> *payload, long 
     if (row >= count) continue;
     global<unsigned char> *p =
         (global<unsigned char> *)payload + (t.index.batch * rows_of_batch + first_row + row) * columns + t.column;
-    store_codes<kPerLane>(p, quantize<F, T, kPerLane>(t.x[i], scale_of(i)), t.columns, vector);
+    store_codes<kPerLane>(p, quantize<F, T, kPerLane>(t.x[i], scales_of(i)), t.columns, vector);
   }
 }
 
@@ -124,7 +140,8 @@ TURBO_DEVICE void store_tile(const FloatTile<T> &t, global<void> *payload, long 
 template <class T, class F>
 TURBO_DEVICE void quantize_blocks(const QuantizeFloat &a) {
   __shared__ unsigned row_maxima[kTile];
-  __shared__ float row_scales[kTile], column_scales[kTile];
+  __shared__ float row_scales[kTile];
+  __shared__ alignas(16) ColumnScales column_scales;
   __shared__ typename FloatTile<T>::ColumnSlots slots;
   const FloatTile<T> t(a.source, block_index());
   const int thread = thread_index();
@@ -151,7 +168,7 @@ TURBO_DEVICE void quantize_blocks(const QuantizeFloat &a) {
       a.row_scale[(t.index.batch * a.source.row_tiles + t.index.row) * a.source.column_tiles + t.index.column] =
           scale.scale_inv;
     store_tile<F>(t, a.row, t.rows.source, a.source.rows, t.rows.count,
-                  [&](int) { return spread<kPerLane>(scale.scale); });
+                  [&](int) { return Scales<kPerLane>::of(scale.scale); });
     return;
   }
 
@@ -161,7 +178,7 @@ TURBO_DEVICE void quantize_blocks(const QuantizeFloat &a) {
     const long long c = (long long)t.index.column * kTile + thread;
     if (a.column != nullptr) {
       const Scale scale = Scale::of<F>(FloatTile<T>::column_maximum(slots, thread), kFloorBlockwise);
-      column_scales[thread] = scale.scale;
+      column_scales.set(thread, t.rows.grouped ? scale.scale : __builtin_nanf(""));
       if (c < columns)
         a.column_scale[(t.index.batch * a.source.row_tiles + t.index.row) * columns + c] =
             t.rows.grouped ? scale.scale_inv : 0.0f;
@@ -178,13 +195,10 @@ TURBO_DEVICE void quantize_blocks(const QuantizeFloat &a) {
 
   if (a.row != nullptr) {
     store_tile<F>(t, a.row, t.rows.source, a.source.rows, t.rows.count,
-                  [&](int i) { return spread<kPerLane>(row_scales[t.row_of(i)]); });
+                  [&](int i) { return Scales<kPerLane>::of(row_scales[t.row_of(i)]); });
   }
   if (a.column != nullptr) {
-    vec<float, kPerLane> scales;
-    const int at = thread % kColumnLanes * kPerLane;
-#pragma unroll
-    for (int j = 0; j < kPerLane; ++j) scales[j] = t.rows.grouped ? column_scales[at + j] : __builtin_nanf("");
+    const Scales<kPerLane> scales = column_scales.of_lane();
     store_tile<F>(t, a.column, first, a.column_rows, int(column_rows), [&](int) { return scales; });
   }
 }
@@ -238,26 +252,24 @@ TURBO_DEVICE void quantize_tensor(const QuantizeFloat &a) {
   for (unsigned tile = block_index(); tile < a.tiles; tile += a.blocks) {
     const FloatTile<T> t(a.source, tile);
     store_tile<F>(t, a.row, t.rows.source, a.source.rows, t.rows.count,
-                  [&](int) { return spread<kPerLane>(scale.scale); });
+                  [&](int) { return Scales<kPerLane>::of(scale.scale); });
   }
 }
 
 template <class T, class F>
 TURBO_DEVICE void quantize_columns(const QuantizeFloat &a) {
-  __shared__ float column_scales[kTile];
+  __shared__ alignas(16) ColumnScales column_scales;
   const FloatTile<T> t(a.source, block_index());
   const long long c = (long long)t.index.column * kTile + thread_index();
+  if (thread_index() < kTile) column_scales.set(thread_index(), 0.0f);  // beyond the last column
   if (thread_index() < kTile && c < a.source.columns) {
     const long long at = t.index.batch * a.source.columns + c;
     const Scale scale = Scale::of<F>(a.amax[at], kFloor);
-    column_scales[thread_index()] = scale.scale;
+    column_scales.set(thread_index(), scale.scale);
     if (t.index.row == 0) a.column_scale[at] = scale.scale_inv;
   }
   barrier();
-  vec<float, kPerLane> scales;
-  const int at = thread_index() % kColumnLanes * kPerLane;
-#pragma unroll
-  for (int j = 0; j < kPerLane; ++j) scales[j] = j < t.columns ? column_scales[at + j] : 0.0f;
+  const Scales<kPerLane> scales = column_scales.of_lane();
   store_tile<F>(t, a.column, t.rows.source, a.source.rows, t.rows.count, [&](int) { return scales; });
 }
 

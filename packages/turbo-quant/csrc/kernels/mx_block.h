@@ -104,10 +104,8 @@ TURBO_DEVICE void quantize_piece(const MxCopy &copy, PieceAt at, vec<float, 16> 
     }
   }
   amax = lanes_max<2>(amax);
-  const unsigned byte = block_byte<F>(amax);
-  const float factor = bits<float>((254u - byte) << 23);
-#pragma unroll
-  for (int i = 0; i < 16; ++i) v[i] = byte == kNanByte ? 0.0f : v[i] * factor;
+  const unsigned byte = present ? block_byte<F>(amax) : 0;
+  v *= bits<float>((254u - byte) << 23);
   vec<unsigned, kPieceBytes<F> / 4> packed;
   if (Special && (copy.flags & kMxStochastic)) {
     const long long first = (at.batch * copy.lines + at.line) * copy.length + at.piece * 16;
@@ -115,7 +113,7 @@ TURBO_DEVICE void quantize_piece(const MxCopy &copy, PieceAt at, vec<float, 16> 
   } else {
     packed = encode_piece<F>(v);
   }
-  if (!present) packed = 0;
+  if (!present || byte == kNanByte) packed = 0;
   if (!wanted) return;
   store<kPieceBytes<F> / 4>((global<unsigned> *)(copy.payload + payload_offset<F>(copy, at)), packed);
   if (at.piece % 2 == 0) copy.scale[scale_offset(copy, at)] = (unsigned char)byte;

@@ -56,7 +56,7 @@ struct LdsTile {
     }
   }
 
-  TURBO_MEMBER static void write_row(Bytes &lds, int row, int piece, Piece x) {
+  TURBO_MEMBER static void write_row(unsigned char *lds, int row, int piece, Piece x) {
     using Slot = vec<T, 16 / size>;
 #pragma unroll
     for (int i = 0; i < size; ++i) {
@@ -68,7 +68,7 @@ struct LdsTile {
   }
 
   // Elements (row 16 u + k, columns column() to column() + E - 1) of the work-item's u and all k.
-  TURBO_MEMBER static void read_columns(const Bytes &lds, Chunk (&x)[kPiece16]) {
+  TURBO_MEMBER static void read_columns(const unsigned char *lds, Chunk (&x)[kPiece16]) {
     const int u = column_piece(), byte = column() * size;
     const int piece = byte / (kPiece16 * size), i = byte / 16 % size, half = byte / 8 % 2;
 #pragma unroll

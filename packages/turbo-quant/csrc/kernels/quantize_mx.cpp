@@ -8,11 +8,14 @@ namespace {
 
 constexpr int kFormats = 3;  // of turbo_mx_format, in its order
 
-#define BY_KIND(format, type)                                                        \
-  {Kernel("quantize_mx_" format, "quantize_mx_" format "_" type "_basic", kThreads), \
-   Kernel("quantize_mx_" format, "quantize_mx_" format "_" type "_special", kThreads)}
+enum Kind { kBasic, kSpecial, kRows, kKinds };
+
+#define BY_KIND(format, type)                                                          \
+  {Kernel("quantize_mx_" format, "quantize_mx_" format "_" type "_basic", kThreads),   \
+   Kernel("quantize_mx_" format, "quantize_mx_" format "_" type "_special", kThreads), \
+   Kernel("quantize_mx_" format, "quantize_mx_" format "_" type "_rows", kThreads)}
 #define BY_TYPE(format) {BY_KIND(format, "fp32"), BY_KIND(format, "fp16"), BY_KIND(format, "bf16")}
-const Kernel kernels[kFormats][kTypes][2] = {BY_TYPE("e4m3"), BY_TYPE("e5m2"), BY_TYPE("e2m1")};
+const Kernel kernels[kFormats][kTypes][kKinds] = {BY_TYPE("e4m3"), BY_TYPE("e5m2"), BY_TYPE("e2m1")};
 
 const char *const op = "quantize_mx";
 
@@ -70,8 +73,9 @@ turbo_status launch(const turbo_quantize_mx_args *a, const turbo_mx_copy &row, c
   args.column = make_copy(column, C, Rp);
   args.rng = reinterpret_cast<const long long *>(a->rng);
   args.sign_mask = a->sign_mask;
-  const bool special = ((args.row.flags | args.column.flags) & (TURBO_MX_RHT | TURBO_MX_STOCHASTIC)) != 0;
-  return kernels[a->format][a->x_dtype][special].launch(target, {tiles}, args);
+  Kind kind = column.payload != nullptr ? kBasic : kRows;
+  if ((args.row.flags | args.column.flags) & (TURBO_MX_RHT | TURBO_MX_STOCHASTIC)) kind = kSpecial;
+  return kernels[a->format][a->x_dtype][kind].launch(target, {tiles}, args);
 }
 
 turbo_status quantize(const turbo_quantize_mx_args *a, Target target) {

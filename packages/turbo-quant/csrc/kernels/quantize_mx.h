@@ -20,11 +20,11 @@ TURBO_DEVICE PhiloxKey philox_key(const QuantizeMx &a, bool column) {
   return {unsigned(seed), unsigned(seed >> 32), unsigned(offset), unsigned(offset >> 32) ^ (column ? 1u << 31 : 0u)};
 }
 
-template <class T, class F, bool Special>
+// Without Columns, the row copy alone: no LDS, so more waves fit.
+template <class T, class F, bool Special, bool Columns>
 TURBO_DEVICE void quantize_mx(const QuantizeMx &a) {
   using Tile = LdsTile<T>;
   using M = Magnitude<T>;
-  __shared__ alignas(16) typename Tile::Bytes lds;
   const Source &s = a.source;
   const TileIndex index(s, block_index());
   const TileRows rows(s, index.row);
@@ -54,7 +54,8 @@ TURBO_DEVICE void quantize_mx(const QuantizeMx &a) {
     tile_amax = __builtin_elementwise_max(tile_amax, across<16>(tile_amax));
     tile_amax = __builtin_elementwise_max(tile_amax, across<32>(tile_amax));
   }
-  if (a.column.payload != nullptr) {
+  __shared__ alignas(16) unsigned char lds[Columns ? sizeof(typename Tile::Bytes) : 16];
+  if (Columns && a.column.payload != nullptr) {
 #pragma unroll
     for (int i = 0; i < Tile::pieces; ++i) Tile::write_row(lds, Tile::row(i), v, x[i]);
   }
@@ -75,7 +76,7 @@ TURBO_DEVICE void quantize_mx(const QuantizeMx &a) {
   }
 
   // --- the column copy
-  if (a.column.payload == nullptr) return;
+  if (!Columns || a.column.payload == nullptr) return;
   barrier();
   PhiloxKey key = {};
   if (Special && (a.column.flags & kMxStochastic)) key = philox_key(a, true);
@@ -93,10 +94,10 @@ TURBO_DEVICE void quantize_mx(const QuantizeMx &a) {
   for (int j = 0; j < Tile::chunk; ++j) {
     typename Tile::Piece piece;
 #pragma unroll
-    for (int k = 0; k < kPiece16; ++k) piece[k] = rows.grouped ? chunks[k][j] : T(0);
+    for (int k = 0; k < kPiece16; ++k) piece[k] = chunks[k][j];
     const int column = Tile::column() + j;
     unsigned amax = float_bits<T>(largest<M, kPiece16>(magnitude<T, kPiece16>(piece)));
-    if (a.column.flags & kMxTile) amax = rows.grouped ? tile_maxima[u / 2 * 4 + column / 32] : 0;
+    if (a.column.flags & kMxTile) amax = tile_maxima[u / 2 * 4 + column / 32];
     const PieceAt at{index.batch, first_column + column, (long long)index.row * (kTile / kPiece16) + u};
     quantize_piece<F, Special>(a.column, at, to_float<T, kPiece16>(piece), amax, a.sign_mask, key, rows.grouped,
                                first_column + column < s.columns);
@@ -105,12 +106,20 @@ TURBO_DEVICE void quantize_mx(const QuantizeMx &a) {
 
 }  // namespace turbo_quant
 
-// `basic` makes neither rotations nor stochastic rounding.
-#define TURBO_QUANTIZE_MX(type, T, format, F)                                                                         \
-  TURBO_KERNEL(turbo_quant::kThreads, turbo_quant::kTileWaves)                                                        \
-  void quantize_mx_##format##_##type##_basic(turbo_quant::QuantizeMx a) { turbo_quant::quantize_mx<T, F, false>(a); } \
-  TURBO_KERNEL(turbo_quant::kThreads, turbo_quant::kTileWaves)                                                        \
-  void quantize_mx_##format##_##type##_special(turbo_quant::QuantizeMx a) { turbo_quant::quantize_mx<T, F, true>(a); }
+// `rows` makes the row copy alone; it and `basic` make neither rotations nor stochastic rounding.
+#define TURBO_QUANTIZE_MX(type, T, format, F)                               \
+  TURBO_KERNEL(turbo_quant::kThreads, 4)                                    \
+  void quantize_mx_##format##_##type##_rows(turbo_quant::QuantizeMx a) {    \
+    turbo_quant::quantize_mx<T, F, false, false>(a);                        \
+  }                                                                         \
+  TURBO_KERNEL(turbo_quant::kThreads, turbo_quant::kTileWaves)              \
+  void quantize_mx_##format##_##type##_basic(turbo_quant::QuantizeMx a) {   \
+    turbo_quant::quantize_mx<T, F, false, true>(a);                         \
+  }                                                                         \
+  TURBO_KERNEL(turbo_quant::kThreads, turbo_quant::kTileWaves)              \
+  void quantize_mx_##format##_##type##_special(turbo_quant::QuantizeMx a) { \
+    turbo_quant::quantize_mx<T, F, true, true>(a);                          \
+  }
 #define TURBO_QUANTIZE_MX_FORMAT(format, F)       \
   TURBO_QUANTIZE_MX(fp32, float, format, F)       \
   TURBO_QUANTIZE_MX(fp16, turbo::fp16, format, F) \

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from turbo_core.device import DeviceFacts
 
-__all__ = ["MAX_BLOCK", "MAX_COLUMN", "MAX_GROUPED", "MX_TILES", "TILES", "Tile", "casts_natively", "choose", "whole_row"]
+__all__ = [
+    "MAX_BLOCK",
+    "MAX_COLUMN",
+    "MAX_GROUPED",
+    "MX_TILES",
+    "TILES",
+    "Tile",
+    "casts_natively",
+    "choose",
+    "whole_row",
+]
 
 ANY = 2**62
 MAX_BLOCK = 128  # widest block of which a program holds a square

@@ -117,7 +117,13 @@ def block_kernel(
         parts = tl.reshape(x, [NR, P, NC, P])
         amax = tl.max(tl.max(magnitude(parts), 3), 1)
         scale, inverse = float_scale(amax, largest, floor)
-        q = encode(tl.where((amax < INFINITE)[:, None, :, None], parts * scale[:, None, :, None], 0.0), MANTISSA, LOWEST, FNUZ, NATIVE)
+        q = encode(
+            tl.where((amax < INFINITE)[:, None, :, None], parts * scale[:, None, :, None], 0.0),
+            MANTISSA,
+            LOWEST,
+            FNUZ,
+            NATIVE,
+        )
         _store(row_ptr + (b * R + first_r) * C + first_c, out_at, tl.reshape(q, [BLOCK_R, BLOCK_C]), ok, MASKED)
         scale_r, scale_c = block_r + tl.arange(0, NR), block_c + tl.arange(0, NC)
         scale_at = ((b * blocks_r + scale_r) * blocks_c)[:, None] + scale_c[None, :]
@@ -127,7 +133,9 @@ def block_kernel(
         parts = tl.reshape(x, [BLOCK_R, N, P])
         amax = tl.max(magnitude(parts), 2)
         scale, inverse = float_scale(amax, largest, floor)
-        q = encode(tl.where((amax < INFINITE)[:, :, None], parts * scale[:, :, None], 0.0), MANTISSA, LOWEST, FNUZ, NATIVE)
+        q = encode(
+            tl.where((amax < INFINITE)[:, :, None], parts * scale[:, :, None], 0.0), MANTISSA, LOWEST, FNUZ, NATIVE
+        )
         _store(row_ptr + (b * R + source_r) * C + first_c, out_at, tl.reshape(q, [BLOCK_R, BLOCK_C]), ok, MASKED)
         scale_c = block_c + tl.arange(0, N)
         scale_at = ((b * R + source_r + at_r) * blocks_c)[:, None] + scale_c[None, :]
@@ -139,7 +147,9 @@ def block_kernel(
         parts = tl.reshape(x, [M, P, BLOCK_C])
         amax = tl.max(magnitude(parts), 1)
         scale, inverse = float_scale(amax, largest, floor)
-        q = encode(tl.where((amax < INFINITE)[:, None, :], parts * scale[:, None, :], 0.0), MANTISSA, LOWEST, FNUZ, NATIVE)
+        q = encode(
+            tl.where((amax < INFINITE)[:, None, :], parts * scale[:, None, :], 0.0), MANTISSA, LOWEST, FNUZ, NATIVE
+        )
         if GROUPS > 0:
             inverse = tl.where(tl.load(padded_ptr + n_groups) > first_r, inverse, 0.0)
             col_ok = (in_block_r & (at_r < rows_out - first_r))[:, None] & ok_c

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -134,7 +135,7 @@ def _region(
         "WIDE": needs_wide(block_r * max(source.strides[1], C), block_c * source.strides[2]),
         **common,
     }
-    options = {"num_warps": tile.num_warps}
+    options = tile.options()
     launches = [Launch(region_kernel, (regions * chunks, 1, 1), arguments, constants, options)]
     if chunks > 1:
         second = -(-tiles // _TILES_A_PROGRAM) if whole else chunks
@@ -180,7 +181,7 @@ def _blocks(
     step_r = block_r // P * size if column or square else block_r
     step_c = block_c // P * size if row or square else block_c
     tiles_r, tiles_c = -(-rows_out // step_r), -(-C // step_c)
-    exact = P == size
+    exact = size == P
     return Launch(
         block_kernel,
         (B * tiles_r * tiles_c, 1, 1),
@@ -217,7 +218,7 @@ def _blocks(
             "WIDE": needs_wide(block_r * max(source.strides[1], C), block_c * source.strides[2]),
             **common,
         },
-        {"num_warps": tile.num_warps},
+        tile.options(),
     )
 
 
@@ -241,7 +242,7 @@ def plan_quantize(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOut
         kind = "walk"
         if source.shape[0] == 1 and source.by_rows and (source.shape[1] == 1 or source.strides[1] == C):
             source, kind = _Source(x, (1, 1, x.numel()), (0, 0, 1)), "flat"
-        tile, extent = choose(kind, 0, facts), (source.shape[1], source.shape[2])
+        tile, extent = choose(kind, facts, multiple=math.gcd(R, C)), (source.shape[1], source.shape[2])
         programs = facts.compute_units * _AMAX_PROGRAMS
         launches = _region(source, out, scale, "one", extent, tile, programs, common, scalars, whole=True)
         return FloatOutputs(out, scale, None, None), launches
@@ -256,16 +257,18 @@ def plan_quantize(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOut
     if call.column:
         column, column_scale = payload(rows_out), scales(B, -(-rows_out // length_r), C)
     outputs = FloatOutputs(row, row_scale, column, column_scale)
-    square = choose("square", 0, facts)
-    walk = choose("walk", 0, facts)
+    multiple = math.gcd(C, R if x.stride(2) != 1 else C, size)
+    square = choose("square", facts, multiple=multiple)
+    walk = choose("walk", facts, multiple=multiple)
     programs = facts.compute_units * _AMAX_PROGRAMS
+    exact = power_of_two(size) == size  # others leave places of a tile empty: two launches then
     apart = _source(x, join_rows=False)
     if call.tile:
         if power_of_two(size) <= MAX_BLOCK:
             return outputs, [_blocks(apart, outputs, size, square, common, scalars, square=True)]
         launches = _region(apart, row, row_scale, "one", (size, size), walk, programs, common, scalars)
         return outputs, launches
-    if call.row and call.column and blockwise and power_of_two(size) <= MAX_BLOCK:
+    if call.row and call.column and blockwise and power_of_two(size) <= MAX_BLOCK and (exact or groups is not None):
         return outputs, [_blocks(apart, outputs, size, square, common, scalars, groups=groups)]
     launches = []
     if call.row:
@@ -273,11 +276,11 @@ def plan_quantize(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOut
         joined = _source(x, join_rows=True)
         length = min(length_c, C)
         if joined.by_rows and length <= whole_row(facts):
-            launches.append(_blocks(joined, part, length, choose("row", length, facts), common, scalars))
+            launches.append(_blocks(joined, part, length, choose("row", facts, length), common, scalars))
         elif power_of_two(length) <= MAX_BLOCK:
             launches.append(_blocks(joined, part, length, square, common, scalars))
         else:
-            tile = choose("flat", 0, facts) if joined.by_rows else walk
+            tile = choose("flat", facts) if joined.by_rows else walk
             extent = (tile.rows, length_c)
             launches += _region(joined, row, row_scale, "row", extent, tile, programs, common, scalars)
     if call.column:
@@ -286,7 +289,7 @@ def plan_quantize(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOut
         P = power_of_two(length)
         if groups is not None or P <= MAX_COLUMN:
             tile = square
-            if P > square.rows:
+            if square.rows < P:
                 tile = replace(square, rows=P, columns=max(1, square.rows * square.columns // P))
             launches.append(_blocks(apart, part, length, tile, common, scalars, groups=groups))
         else:
@@ -312,7 +315,7 @@ def plan_dequantize(call: DequantizeFloatCall, facts: DeviceFacts) -> tuple[torc
     if B > 1 and q.stride(0) == R * q.stride(1) and (one or by_row):
         size_r = B * R if one else 1
         B, R = 1, B * R
-    tile = choose("dequantize", 0, facts)
+    tile = choose("dequantize", facts)
     block_r, block_c = min(tile.rows, power_of_two(R)), min(tile.columns, power_of_two(C))
     size_r, size_c = min(size_r, R), min(size_c, C)
     parts_r, tiles_r, full_r = _cut(R, size_r, block_r)
@@ -348,7 +351,7 @@ def plan_dequantize(call: DequantizeFloatCall, facts: DeviceFacts) -> tuple[torc
             "WIDE": needs_wide(block_r * max(q.stride(1), C), block_c * q.stride(2)),
             **fp8_constants(q.dtype, facts),
         },
-        {"num_warps": tile.num_warps},
+        tile.options(),
     )
     return out, [launch]
 
@@ -356,7 +359,7 @@ def plan_dequantize(call: DequantizeFloatCall, facts: DeviceFacts) -> tuple[torc
 def _cut(extent: int, size: int, block: int) -> tuple[int, int, bool]:
     """Along one axis: tiles that make one block of ``size`` (1 if a tile holds blocks), all tiles, whether all are full."""
     P = power_of_two(size)
-    if P <= block:
+    if block >= P:
         step = block // P * size
         return 1, -(-extent // step), step == block and extent % block == 0
     parts = -(-size // block)

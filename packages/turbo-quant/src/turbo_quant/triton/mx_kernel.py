@@ -157,5 +157,6 @@ def mx_kernel(
     if COLUMN > 0:
         if GROUPS > 0:
             x = tl.where((i < left_group)[:, None], x, 0.0)
+            sign_mask = tl.where(first_r < tl.load(padded_ptr + n_groups), sign_mask, 0)  # no -0 past the last group
         _write_copy(tl.trans(x), col_ptr, col_scale_ptr, rng_ptr, b, first_c, first_r, C, col_width, sign_mask,
                     ok_c[:, None], COLUMN, True, WIDE, MANTISSA, LOWEST, E_MAX, LARGEST, NATIVE, CLAMP)  # fmt: skip

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from turbo_quant.formats import MX_FORMATS, payload_dtype, scale_dtype
 from turbo_quant.triton.dequantize_kernel import dequantize_mx_kernel
 from turbo_quant.triton.float_plan import needs_wide
 from turbo_quant.triton.mx_kernel import OPTIONS, WANTED, mx_kernel
-from turbo_quant.triton.tiles import MX_TILES, casts_natively
+from turbo_quant.triton.tiles import casts_natively, choose
 
 __all__ = ["plan_dequantize", "plan_quantize"]
 
@@ -66,7 +67,8 @@ def _launch(
     groups = (call.group_offs, call.group_offs_padded) if grouped else (None, None)
     n_groups = 0 if groups[0] is None else groups[0].numel() - 1
     row_width, col_width = _up(C, MX_PADDING), _column_width(call) if grouped else _up(R, MX_PADDING)
-    tile = MX_TILES["row" if column is None else "column", facts.vendor]
+    multiple = math.gcd(C, R if stride_c != 1 else C)
+    tile = choose("mx row" if column is None else "mx column", facts, multiple=multiple)
     block_r, block_c = tile.rows, tile.columns
     tiles_r = -(-(R if column is None else col_width) // block_r)
     tiles_c = -(-(C if row is None else row_width) // block_c)
@@ -114,7 +116,7 @@ def _launch(
             "CLAMP": call.format == "e4m3" and not (native["NATIVE"] and facts.vendor == "nvidia"),
             **native,
         },
-        {"num_warps": tile.num_warps},
+        tile.options(),
     )
 
 
@@ -155,7 +157,7 @@ def plan_dequantize(call: DequantizeMxCall, facts: DeviceFacts) -> tuple[torch.T
     B, L, _ = q.shape
     size = call.size
     out = torch.empty((B, size, L) if call.transpose else (B, L, size), dtype=call.out_dtype, device=q.device)
-    tile = MX_TILES["dequantize", facts.vendor]
+    tile = choose("mx dequantize", facts)
     block_l, block_k = tile.rows, tile.columns
     tiles_l, tiles_k = -(-L // block_l), -(-size // block_k)
     launch = Launch(
@@ -183,6 +185,6 @@ def plan_dequantize(call: DequantizeMxCall, facts: DeviceFacts) -> tuple[torch.T
             "WIDE": needs_wide(block_l * max(q.stride(1), size), block_k * max(q.stride(2), L)),
             **_format_constants(call.format, facts),
         },
-        {"num_warps": tile.num_warps},
+        tile.options(),
     )
     return out, [launch]

@@ -143,12 +143,12 @@ def decode(code, MANTISSA: tl.constexpr, LOWEST: tl.constexpr, FNUZ: tl.constexp
 def _butterfly(bits, STRIDE: tl.constexpr):
     """(a, b) -> (a + b, a - b) for elements STRIDE apart of float32 bits [ROWS, WIDTH].
 
-    A neighbour comes by exclusive or, which is exact and keeps the layout.
+    A neighbour comes as the pair's sum less the element, in integers: exact, and the layout stays.
     """
     ROWS: tl.constexpr = bits.shape[0]
     WIDTH: tl.constexpr = bits.shape[1]
     pairs = tl.reshape(bits, [ROWS, WIDTH // (2 * STRIDE), 2, STRIDE])
-    other = tl.xor_sum(pairs, 2, keep_dims=True) ^ pairs
+    other = tl.sum(pairs, 2, keep_dims=True) - pairs
     second = tl.arange(0, 2)[None, None, :, None] == 1
     own = tl.where(second, pairs ^ -2147483648, pairs).to(tl.float32, bitcast=True)
     return tl.reshape((other.to(tl.float32, bitcast=True) + own).to(tl.int32, bitcast=True), [ROWS, WIDTH])

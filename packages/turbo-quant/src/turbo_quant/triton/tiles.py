@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from turbo_core.device import DeviceFacts
 
-__all__ = [
-    "MAX_BLOCK",
-    "MAX_COLUMN",
-    "MAX_GROUPED",
-    "MX_TILES",
-    "TILES",
-    "Tile",
-    "casts_natively",
-    "choose",
-    "whole_row",
-]
+__all__ = ["MAX_BLOCK", "MAX_COLUMN", "MAX_GROUPED", "TILES", "Tile", "casts_natively", "choose", "whole_row"]
 
 ANY = 2**62
 MAX_BLOCK = 128  # widest block of which a program holds a square
@@ -41,6 +31,8 @@ class Tile:
         num_warps: waves of a program.
         why: reason or measurement (device, date).
         elements: of the tile, where rows is 0.
+        multiple_of: C and the block must be multiples of it. Elsewhere each element of a lane has a mask of its own, in
+            two SGPRs.
     """
 
     up_to: int
@@ -49,10 +41,15 @@ class Tile:
     num_warps: int
     why: str
     elements: int = 0
+    multiple_of: int = 1
+
+    def options(self) -> dict[str, int]:
+        """Launch options. No fused multiply-add: each step rounds once, so that all backends give the same bits."""
+        return {"num_warps": self.num_warps, "enable_fp_fusion": False}
 
 
 # (kind, vendor) -> rows by block length. Kinds: row (blocks along contiguous rows, whole in registers), square (columns,
-# both, tiles), flat (a walk along contiguous memory), walk (a walk over a matrix), dequantize
+# both, tiles), flat (a walk along contiguous memory), walk (a walk over a matrix), dequantize; mx: column also for both
 TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
     ("row", "nvidia"): (
         Tile(4096, 0, 1024, 4, "32 elements a thread", elements=4096),
@@ -67,30 +64,36 @@ TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
     ),
     ("row", "cpu"): (Tile(16384, 0, 1024, 1, "interpreter: few, large numpy calls", elements=16384),),
     ("square", "nvidia"): (Tile(ANY, 128, 128, 8, "64 elements a thread"),),
-    ("square", "amd"): (Tile(ANY, 128, 128, 8, "32 elements a lane"),),
+    ("square", "amd"): (
+        Tile(ANY, 128, 128, 8, "32 elements a lane", multiple_of=16),
+        Tile(ANY, 128, 128, 16, "16 elements a lane, each with its mask in two SGPRs"),
+    ),
     ("square", "cpu"): (Tile(ANY, 128, 128, 1, "a block of 128 is the tile"),),
     ("flat", "nvidia"): (Tile(ANY, 1, 8192, 8, "32 elements a thread"),),
     ("flat", "amd"): (Tile(ANY, 1, 8192, 8, "16 elements a lane"),),
     ("flat", "cpu"): (Tile(ANY, 1, 4096, 1, "interpreter: walks of several tiles at small sizes"),),
     ("walk", "nvidia"): (Tile(ANY, 64, 128, 8, "32 elements a thread; rows and columns of 128 bytes and more"),),
-    ("walk", "amd"): (Tile(ANY, 64, 128, 8, "16 elements a lane; rows and columns of 128 bytes and more"),),
+    ("walk", "amd"): (
+        Tile(ANY, 64, 128, 8, "16 elements a lane; rows and columns of 128 bytes and more", multiple_of=16),
+        Tile(ANY, 64, 128, 16, "8 elements a lane, each with its mask in two SGPRs"),
+    ),
     ("walk", "cpu"): (Tile(ANY, 64, 128, 1, "interpreter: walks of several tiles at small sizes"),),
     ("dequantize", "nvidia"): (Tile(ANY, 32, 256, 8, "32 elements a thread"),),
     ("dequantize", "amd"): (Tile(ANY, 32, 256, 8, "16 elements a lane"),),
     ("dequantize", "cpu"): (Tile(ANY, 32, 256, 1, "interpreter: few, large numpy calls"),),
-}
-
-# (kind, vendor) -> tile; columns divide 128, so that no tile passes the padding; rows are a multiple of 32
-MX_TILES: dict[tuple[str, str], Tile] = {
-    ("row", "nvidia"): Tile(ANY, 64, 128, 8, "32 elements a thread"),
-    ("row", "amd"): Tile(ANY, 64, 128, 8, "16 elements a lane"),
-    ("row", "cpu"): Tile(ANY, 128, 128, 1, "interpreter: few, large numpy calls"),
-    ("column", "nvidia"): Tile(ANY, 128, 64, 8, "32 elements a thread; rows of 128 bytes in, of 128 bytes out"),
-    ("column", "amd"): Tile(ANY, 128, 64, 8, "16 elements a lane; rows of 128 bytes in, of 128 bytes out"),
-    ("column", "cpu"): Tile(ANY, 128, 128, 1, "interpreter: few, large numpy calls"),
-    ("dequantize", "nvidia"): Tile(ANY, 64, 128, 8, "32 elements a thread"),
-    ("dequantize", "amd"): Tile(ANY, 64, 128, 8, "16 elements a lane"),
-    ("dequantize", "cpu"): Tile(ANY, 64, 128, 1, "interpreter: few, large numpy calls"),
+    # columns divide 128, so that no tile passes the padding; rows are a multiple of 32
+    ("mx row", "nvidia"): (Tile(ANY, 64, 128, 8, "32 elements a thread"),),
+    ("mx row", "amd"): (Tile(ANY, 64, 128, 8, "16 elements a lane"),),
+    ("mx row", "cpu"): (Tile(ANY, 128, 128, 1, "interpreter: few, large numpy calls"),),
+    ("mx column", "nvidia"): (Tile(ANY, 32, 128, 2, "64 elements a thread, 8 of a column's block: few shuffles"),),
+    ("mx column", "amd"): (
+        Tile(ANY, 64, 128, 4, "32 elements a lane, 4 of a column's block", multiple_of=16),
+        Tile(ANY, 64, 128, 8, "16 elements a lane, each with its mask in two SGPRs"),
+    ),
+    ("mx column", "cpu"): (Tile(ANY, 128, 128, 1, "interpreter: few, large numpy calls"),),
+    ("mx dequantize", "nvidia"): (Tile(ANY, 64, 128, 8, "32 elements a thread"),),
+    ("mx dequantize", "amd"): (Tile(ANY, 64, 128, 8, "16 elements a lane"),),
+    ("mx dequantize", "cpu"): (Tile(ANY, 64, 128, 1, "interpreter: few, large numpy calls"),),
 }
 
 # Formats whose cast from float32 rounds to nearest even in hardware. OCP types on gfx942 and all others take the cast
@@ -109,9 +112,10 @@ def casts_natively(facts: DeviceFacts, dtype_name: str) -> bool:
     return dtype_name in _NATIVE_CASTS.get(facts.arch, _NATIVE_CASTS.get(facts.vendor, ()))
 
 
-def choose(kind: str, length: int, facts: DeviceFacts) -> Tile:
-    """The device's tile for blocks of that length."""
-    return next(tile for tile in TILES[kind, facts.vendor] if length <= tile.up_to)
+def choose(kind: str, facts: DeviceFacts, length: int = 0, multiple: int = 0) -> Tile:
+    """The device's tile for blocks of that length, where what must be a multiple has the common divisor ``multiple``."""
+    rows = TILES[kind, facts.vendor]
+    return next(tile for tile in rows if length <= tile.up_to and multiple % tile.multiple_of == 0)
 
 
 def whole_row(facts: DeviceFacts) -> int:

@@ -12,12 +12,6 @@ from turbo_testing import quant_oracle as oracle
 from turbo_testing.cases import load
 
 cases = load("turbo-quant")
-OCP_ON_NVIDIA = torch.cuda.is_available() and torch.version.hip is None
-
-
-def skip_fnuz(backend, dtype):
-    if backend == "TRITON" and OCP_ON_NVIDIA and "fnuz" in str(dtype):
-        pytest.skip("Triton for NVIDIA has no FNUZ types")
 
 
 def all_codes(dtype, device):
@@ -27,7 +21,6 @@ def all_codes(dtype, device):
 @pytest.mark.parametrize("dtype", cases.FP8_DTYPES, ids=str)
 @pytest.mark.parametrize("out_dtype", cases.DTYPES, ids=str)
 def test_decode_fp8(backend, device, dtype, out_dtype):
-    skip_fnuz(backend, dtype)
     values = torch.from_numpy(oracle.FP8[str(dtype)[6:]].values).to(out_dtype)
     scale = torch.ones((), device=device)
     x = cases.run(tq.dequantize_fp8, all_codes(dtype, device), out_dtype, cases.TENSORWISE, scale_inv=scale)
@@ -72,7 +65,6 @@ def around(levels):
 @pytest.mark.parametrize("dtype", cases.FP8_DTYPES, ids=str)
 def test_encode_fp8(backend, device, dtype):
     """amax is the largest value, so the scale is 1 and each point is rounded as it is."""
-    skip_fnuz(backend, dtype)
     format = oracle.FP8[str(dtype)[6:]]
     points = around(format.values[: format.largest + 1].astype(np.float64))
     q, scale_inv = cases.run(tq.quantize_fp8, points.to(device), dtype, cases.TENSORWISE)

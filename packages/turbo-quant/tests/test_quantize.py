@@ -18,11 +18,6 @@ SHAPES = cases.SHAPES_GPU if GPU else cases.SHAPES_CPU
 RNG = (0x0123456789ABCDEF, -7)
 
 
-def skip_fnuz_on_nvidia(backend, dtype, device):
-    if backend == "TRITON" and device.type == "cuda" and torch.version.hip is None and "fnuz" in str(dtype):
-        pytest.skip("Triton for NVIDIA has no FNUZ types")
-
-
 # --- the oracle's answers -------------------------------------------------------------------------------------------
 
 
@@ -77,7 +72,6 @@ def check_float(backend, call):
 @pytest.mark.parametrize("case, shape, out_dtype, kind, dtype",
                          cases.every(cases.FLOAT_CASES, SHAPES, cases.FP8_DTYPES), ids=name)  # fmt: skip
 def test_float_scales(backend, device, poisoned_allocations, case, shape, out_dtype, kind, dtype):
-    skip_fnuz_on_nvidia(backend, out_dtype, device)
     x = cases.draw(kind, shape, dtype, device)
     check_float(backend, QuantizeFloatCall(x, out_dtype, *case[1:]))
 

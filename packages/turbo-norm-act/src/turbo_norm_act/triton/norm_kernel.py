@@ -79,7 +79,7 @@ def _widen(tile, PACKED: tl.constexpr):
 
 
 @triton.jit
-def _load_weight(gamma_ptr, cols, D, ZERO_CENTERED: tl.constexpr, MASK_D: tl.constexpr, EVICT: tl.constexpr = ""):
+def _load_weight(gamma_ptr, cols, D, ZERO_CENTERED: tl.constexpr, MASK_D: tl.constexpr, EVICT: tl.constexpr):
     """w as a float32 tile of one row."""
     weight = _load_hinted(gamma_ptr, cols, cols < D, MASK_D, EVICT)
     if ZERO_CENTERED:
@@ -278,7 +278,7 @@ def norm_terms_kernel(
                           CENTER, MASKED)  # fmt: skip
         dy = _load(dy_ptr, (rows * dy_stride)[:, None] + cols[None, :], mask, MASKED)
         if gamma_ptr is not None:
-            dy *= _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D)
+            dy *= _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D, "")
         c1 += dy * xhat
         if CENTER:
             c2 += dy
@@ -306,7 +306,7 @@ def norm_backward_kernel(
     inside = (cols < D)[None, :]
     weight = tl.full([1, BLOCK_D], 1.0, tl.float32)
     if gamma_ptr is not None:
-        weight = _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D)
+        weight = _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D, "")
     dgamma = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
     dbeta = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
     for turn in tl.range(program, n_tiles, programs, num_stages=PREFETCH):

@@ -54,7 +54,8 @@ class Tile:
 
 # (pass, target) -> rows by width. A pass may name the op, "forward layernorm"; "forward" is for those not named.
 NORM_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
-    # GB/s on an H200, bf16, 2026-11-30, where a copy moves 4200-4236. What was tried beside a row is in its `why`.
+    # GB/s on an H200, bf16, 2026-11-30, where a copy moves 4200-4236, of trial kernels with the forward's loops, each
+    # held against float64. What was tried beside a row is in its `why`.
     ("forward rmsnorm", "nvidia"): (
         Tile(1024, 1024, 2, "4035 at D=1024; 2048 elements, 4 warps: 3985", early=True, stream=True),
         Tile(4096, 4096, 8, "3957 at D=4096; weights late 3846; 4 warps 3885, 16 warps 3485", early=True, stream=True),

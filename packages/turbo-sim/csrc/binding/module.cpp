@@ -74,7 +74,7 @@ using Memory = std::vector<std::tuple<uint64_t, uint64_t, std::string>>; // addr
 Report launch_from_python(const std::shared_ptr<CodeObject> &object, const std::string &kernel, const Dim &grid,
                           const Dim &block, const py::buffer &kernarg, uint32_t shared, const py::object &checks,
                           const Memory &memory, uint32_t threads, uint64_t seed, uint64_t max_steps, uint64_t quantum,
-                          bool costs, bool stop_on_finding, bool mfma_cdna3) {
+                          bool costs, bool stop_on_finding) {
   const Kernel *k = object->find(kernel);
   if (!k)
     throw std::invalid_argument("no kernel " + kernel + " in this code object");
@@ -92,7 +92,6 @@ Report launch_from_python(const std::shared_ptr<CodeObject> &object, const std::
   o.quantum = quantum;
   o.costs = costs;
   o.stop_on_finding = stop_on_finding;
-  o.mfma_cdna3 = mfma_cdna3;
   for (const auto &[address, size, name] : memory)
     o.memory.push_back({address, address + size, name, true});
   py::gil_scoped_release release;
@@ -200,7 +199,7 @@ void bind_launch(py::module_ &m) {
   m.def("launch", launch_from_python, py::arg("code_object"), py::arg("kernel"), py::arg("grid"), py::arg("block"),
         py::arg("kernarg"), py::arg("shared") = 0, py::arg("checks") = py::none(), py::arg("memory") = Memory(),
         py::arg("threads") = 0, py::arg("seed") = 0, py::arg("max_steps") = 0, py::arg("quantum") = 0,
-        py::arg("costs") = false, py::arg("stop_on_finding") = false, py::arg("mfma_cdna3") = false);
+        py::arg("costs") = false, py::arg("stop_on_finding") = false);
   m.def(
       "profile_json", // needs a report of a launch with costs=True
       [](const std::shared_ptr<CodeObject> &object, const Report &report, unsigned hot) {

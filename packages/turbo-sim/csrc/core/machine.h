@@ -78,7 +78,6 @@ struct Options {
                                   // Small values come near to hardware, where waves advance together: kernels that
                                   // rely on that (a race, strictly) then give the numbers that hardware gives
   uint64_t max_steps = 0;         // per wave; 0: no limit
-  bool mfma_cdna3 = false;        // MFMA summation after the CDNA3 model in place of float64 dot + one rounding
   std::vector<Allocation> memory; // known allocations; empty: global accesses are not checked against a map
 };
 

@@ -32,9 +32,6 @@ struct Accumulator {
 };
 
 MfmaOperands operands(Wave &w, const Instruction &i, const Accumulator &c) {
-  const Options *options = w.worker->launch->options;
-  if (options && options->mfma_cdna3)
-    throw Fault("mfma_cdna3: the CDNA3 summation is not implemented");
   MfmaOperands o{};
   o.a = w.vgpr[i.src[0].reg];
   o.b = w.vgpr[i.src[1].reg];

@@ -83,22 +83,7 @@ const Allocation *holder(const std::vector<Allocation> &map, uint64_t address) {
 } // namespace
 
 State &state() {
-  static State *s = [] {
-    State *made = new State; // never destroyed: launches may come from static destructors
-    for (const char *key : {"arch", "checks", "threads", "seed", "max_steps", "bounds", "findings", "record", "mfma"}) {
-      std::string name = std::string("TURBO_SIM_") + key;
-      std::transform(name.begin(), name.end(), name.begin(), ::toupper);
-      const char *value = std::getenv(name.c_str());
-      if (!value || !*value)
-        continue;
-      try {
-        set(*made, key, value);
-      } catch (const std::invalid_argument &e) {
-        std::fprintf(stderr, "turbo-sim: %s: %s\n", name.c_str(), e.what());
-      }
-    }
-    return made;
-  }();
+  static State *s = new State; // never destroyed: launches may come from static destructors
   return *s;
 }
 
@@ -128,8 +113,6 @@ void set(State &s, const std::string &key, const std::string &value) {
     one_of({"error", "keep"}), s.keep_going = value == "keep";
   else if (key == "record")
     s.record = s.options.costs = parse_number(key, value) != 0;
-  else if (key == "mfma")
-    one_of({"exact", "cdna3"}), s.options.mfma_cdna3 = value == "cdna3";
   else
     throw std::invalid_argument("unknown setting " + key);
 }

@@ -33,8 +33,7 @@ enum class Bounds { Known, Process }; // announced and allocated blocks; all of 
 
 struct State {
   std::mutex mutex;
-  // --- settings: TURBO_SIM_* variables at first use, turbo_sim_set() later
-  // -------------------------------------------------------
+  // --- settings, by turbo_sim_set()
   std::string arch = "gfx950";
   Options options;
   Bounds bounds = Bounds::Known;

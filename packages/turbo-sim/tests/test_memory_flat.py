@@ -17,7 +17,7 @@ from test_memory_buffer import ATOMICS, dwords, rows_of, take  # noqa: E402
 SIZE = 4096
 OFFSETS = np.random.default_rng(3).permutation(64).astype(np.uint32) * 16
 # v[2:3] = 64-bit address of the block plus v1
-WIDE = "v_mov_b32 v3, s13\nv_add_co_u32 v2, vcc, s12, v1\nv_addc_co_u32 v3, vcc, 0, v3, vcc\n"
+WIDE = "v_mov_b32 v3, s13\nv_add_co_u32 v2, vcc, s12, v1\ns_nop 1\nv_addc_co_u32 v3, vcc, 0, v3, vcc\n"
 FORMS = {
     "saddr": ("", "global", "v1", "s[12:13]", 64),
     "vaddr": (WIDE, "global", "v[2:3]", "off", 64),

@@ -54,6 +54,15 @@ struct WaveChecks {
     uint32_t inst;
   } written[512];
 
+  // --- other wait states (wait_states.cpp)
+  struct Event {
+    uint64_t time; // 0: never
+    uint32_t inst;
+  };
+  Event scalar[128]; // last VALU write of each SGPR; EXEC: by v_cmpx
+  Event stored[512]; // last store of more than 64 bits that took the row as data
+  Event hwreg[64];   // last s_setreg of each hardware register
+
   void reset();
 };
 

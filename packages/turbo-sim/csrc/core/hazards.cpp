@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Hazards that hardware does not resolve: wait states between an MFMA and the instructions around it, and a few others.
+// Hazards that hardware does not resolve: wait states between an MFMA and the instructions around it. Others:
+// wait_states.cpp.
 //
 // Time is counted in wait states: one per instruction, s_nop n is n + 1, and an MFMA that finds the matrix unit busy
 // waits for it. The required distances are those that LLVM's scheduler keeps for gfx940 and gfx950 (observed through
@@ -54,8 +55,6 @@ void look(Wave &w, const Instruction &i, const Operand &o, bool mfma_c, bool wri
       if (write && i.cls == InstClass::Mfma)
         continue; // the unit is in order
       needed = after_mfma(p, gfx950, mfma_c, same_destination(p, o));
-    } else if (i.cls == InstClass::Mfma && !write) {
-      needed = 2; // VALU write, then MFMA read
     }
     if (write && i.cls != InstClass::Mfma && p.c_reader_passes &&
         p.c_read_time) { // overwritten while it is being read as C
@@ -79,6 +78,8 @@ WaveChecks::Unit unit_of(const Instruction &i) {
 
 } // namespace
 
+void check_wait_states(Wave &, const Instruction &); // wait_states.cpp
+
 void check_hazards(Wave &w, const Instruction &i) {
   WaveChecks &c = *w.checks;
   const bool gfx950 = w.worker->launch->code->arch == Arch::gfx950;
@@ -89,6 +90,7 @@ void check_hazards(Wave &w, const Instruction &i) {
   }
   if (i.cls == InstClass::Mfma)
     c.time = std::max(c.time, c.mfma_free);
+  check_wait_states(w, i);
   switch (i.cls) {
   case InstClass::Valu:
   case InstClass::Trans:
@@ -128,6 +130,8 @@ void check_hazards(Wave &w, const Instruction &i) {
   p.inst = i.index;
   for (unsigned k = 0; k < i.dst.dwords; ++k)
     c.written[i.dst.reg + k] = p;
+  if (i.op == Op::v_swap_b32 || i.op == Op::v_permlane16_swap_b32 || i.op == Op::v_permlane32_swap_b32)
+    c.written[i.src[0].reg] = p;
   if (mfma)
     c.mfma_free = c.time + p.passes;
 }

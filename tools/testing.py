@@ -70,6 +70,7 @@ def names_tests(arguments: list[str]) -> bool:
         "-o",
         "-c",
         "-W",
+        "--aiter-wheel",
         "--dist",
         "--deselect",
         "--ignore",

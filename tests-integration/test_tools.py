@@ -183,7 +183,10 @@ def test_an_arch_run_of_named_tests_runs_those():
 def test_an_arch_run_without_its_card_simulates():
     """Machine code of that architecture, in processes without Triton's interpreter; files that exist."""
     simulated = [run for run in testing.arch_plan("gfx942", []).runs if run[2] == {"TRITON_INTERPRET": "0"}]
-    assert [options for options, _, _ in simulated] == [["-k", "gfx942"], ["--simulate", "gfx942"]]
+    assert [options for options, _, _ in simulated] == [
+        ["-k", "gfx942"],
+        ["--simulate", "gfx942", "-m", "simulated"],
+    ]
     assert all((testing.ROOT / path).exists() for _, paths, _ in simulated for path in paths)
     assert not any(run[2] for run in testing.arch_plan("gfx950", [MI355X]).runs), "a card needs no simulator"
 

@@ -11,6 +11,7 @@ Markers
     deterministic          the test compares repeated runs bit for bit
     dist                   the test runs several ranks (classes derived from torch's multi-process test cases count too)
     gpu(count=1)           needs that many GPUs, else it is skipped with the reason
+    simulated              the test runs on simulated machine code too, where `nox -s test-<arch>` finds no card
     audit_full             the long half of the ahead-of-time compile audit: deselected unless -m names the marker
     long_build             builds C++ for minutes: likewise
     all_objects            disassembles what every other run takes a sample of: likewise
@@ -73,6 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "deterministic: compares repeated runs bit for bit (selected by --deterministic-only)",
         "dist: runs several ranks (selected by --dist-only)",
         "gpu(count=1): needs that many GPUs, else skipped with the reason",
+        "simulated: runs on simulated machine code too, where nox -s test-<arch> finds no card",
         "audit_full: the long half of the compile audit; deselected unless -m names it",
         "long_build: builds C++ for minutes; deselected unless -m names it",
         "all_objects: disassembles minutes of machine code; deselected unless -m names it",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -44,6 +45,16 @@ def test_the_lists_are_whole() -> None:
 def test_every_mnemonic_has_a_handler() -> None:
     assert [row.mnemonic for row in rows() if not native().implemented(row.mnemonic)] == []
     assert not native().implemented("v_cubeid_f32"), "a mnemonic without one is told apart"
+
+
+def test_the_table_of_inferred_semantics_names_instructions_that_have_handlers() -> None:
+    """csrc/isa/unverified.def: every name has a handler and is there once; "as X" leads to another row."""
+    text = re.sub(r"//.*", "", (HERE.parent / "csrc" / "isa" / "unverified.def").read_text())
+    table = dict(re.findall(r'UNVERIFIED\(\s*(\w+),\s*"([^"]+)', text))
+    assert len(table) == text.count("UNVERIFIED(") > 100, "a name twice, or a row that is not read"
+    assert [name for name in table if not native().implemented(name)] == []
+    others = {name: m[1] for name, reason in table.items() if (m := re.match(r"as (\w+)", reason))}
+    assert {name: other for name, other in others.items() if other not in table} == {}
 
 
 @pytest.mark.skipif(why_no_assembler() is not None, reason=str(why_no_assembler()))

@@ -4,7 +4,8 @@
 // Descriptor: words 0 and 1 base (48 bits), stride (14 bits), cache swizzle (no effect on addresses), swizzle enable;
 // word 2 num_records; word 3 format, add-thread-id, type. Address = base + soffset + stride * index + VGPR offset +
 // offset. Range: with idxen and a stride, index < num_records; else byte offset + soffset < num_records, per dword for
-// plain loads and stores, all or nothing for atomics. Out of range: loads give 0, stores and atomics do nothing.
+// plain loads and stores, all or nothing for atomics. Out of range: loads give 0, stores and atomics do nothing. These
+// rules are inferred: isa/unverified.def lists them.
 #include "exec/vmem.h"
 
 #include <algorithm>

@@ -47,8 +47,7 @@ Facts facts_of(const char *n) {
 const Facts &facts(Op op) {
   static const std::vector<Facts> table = [] {
     std::vector<Facts> t;
-    for (unsigned k = 0; k < unsigned(Op::count); ++k)
-      t.push_back(facts_of(op_name(Op(k))));
+    for (unsigned k = 0; k < unsigned(Op::count); ++k) t.push_back(facts_of(op_name(Op(k))));
     return t;
   }();
   return table[size_t(op)];
@@ -60,37 +59,32 @@ bool writes_part(const Instruction &i) {
 
 /// One instruction against what came before it; the first violation is reported.
 class Look {
-public:
+ public:
   Look(Wave &wave, const Instruction &inst)
       : w(wave), i(inst), c(*wave.checks), f(facts(inst.op)), insts(wave.worker->launch->code->insts.data()) {}
 
   bool valu() {
     const bool mfma = i.cls == InstClass::Mfma;
     const unsigned exec = i.has_dpp ? 5 : f.reads_lane || f.writes_lane || f.lane_swap || mfma ? 4 : 0;
-    if (too_soon(c.scalar[kExec], exec, "EXEC"))
-      return true;
-    if (f.div_fmas && (scalar(kVcc, 4) || scalar(kVcc + 1, 4)))
-      return true;
+    if (too_soon(c.scalar[kExec], exec, "EXEC")) return true;
+    if (f.div_fmas && (scalar(kVcc, 4) || scalar(kVcc + 1, 4))) return true;
     for (unsigned k = 0; k < 3; ++k)
-      if (scalars(i.src[k], k == 1 && (f.reads_lane || f.writes_lane) ? 4 : 2) || reads(k))
-        return true;
+      if (scalars(i.src[k], k == 1 && (f.reads_lane || f.writes_lane) ? 4 : 2) || reads(k)) return true;
     return overwrites();
   }
 
   bool memory() {
     for (const Operand &o : i.src) {
-      if (i.cls == InstClass::Vmem && scalars(o, 5))
-        return true;
+      if (i.cls == InstClass::Vmem && scalars(o, 5)) return true;
       for (unsigned r = o.reg; o.is_vector() && r < o.reg + o.dwords; ++r)
-        if (const Instruction *by = recent_valu(r); by && facts(by->op).dot && written(r, 3))
-          return true;
+        if (const Instruction *by = recent_valu(r); by && facts(by->op).dot && written(r, 3)) return true;
     }
     return false;
   }
 
   bool hardware_register() { return too_soon(c.hwreg[i.imm & 63], 2, "the hardware register"); }
 
-private:
+ private:
   Wave &w;
   const Instruction &i;
   WaveChecks &c;
@@ -101,8 +95,7 @@ private:
 
   bool too_soon(const WaveChecks::Event &e, unsigned needed, const std::string &what,
                 const char *verb = " was written by ") {
-    if (!e.time || since(e.time) >= needed)
-      return false;
+    if (!e.time || since(e.time) >= needed) return false;
     const Instruction &by = insts[e.inst];
     char pc[24];
     std::snprintf(pc, sizeof pc, "0x%x", by.offset_in_code);
@@ -118,8 +111,7 @@ private:
   bool scalars(const Operand &o, unsigned needed) {
     if (o.kind == Kind::Scalar)
       for (unsigned k = 0; k < o.dwords; ++k)
-        if (scalar(o.reg + k, needed))
-          return true;
+        if (scalar(o.reg + k, needed)) return true;
     return false;
   }
 
@@ -134,43 +126,34 @@ private:
 
   bool reads(unsigned k) {
     const Operand &o = i.src[k];
-    if (!o.is_vector())
-      return false;
+    if (!o.is_vector()) return false;
     for (unsigned r = o.reg; r < o.reg + o.dwords; ++r) {
       const Instruction *by = recent_valu(r);
-      if (!by)
-        continue;
+      if (!by) continue;
       const bool mfma = i.cls == InstClass::Mfma, dot = facts(by->op).dot;
       const bool permuted = (i.has_dpp && k == 0) || f.lane_swap;
       unsigned needed = permuted || (mfma && !dot) ? 2 : f.reads_lane || writes_part(*by) ? 1 : 0;
-      if (by->cls == InstClass::Trans && i.cls != InstClass::Trans)
-        needed = std::max(needed, 1u);
-      if (dot && !mfma && !(by->op == i.op && k == 2))
-        needed = 3;
-      if (written(r, needed))
-        return true;
+      if (by->cls == InstClass::Trans && i.cls != InstClass::Trans) needed = std::max(needed, 1u);
+      if (dot && !mfma && !(by->op == i.op && k == 2)) needed = 3;
+      if (written(r, needed)) return true;
     }
     return false;
   }
 
   bool overwrites() {
-    if (!i.dst.is_vector())
-      return false;
+    if (!i.dst.is_vector()) return false;
     for (unsigned r = i.dst.reg; r < i.dst.reg + i.dst.dwords; ++r) {
-      if (too_soon(c.stored[r], 2, row_name(r), " is data of "))
-        return true;
+      if (too_soon(c.stored[r], 2, row_name(r), " is data of ")) return true;
       const Instruction *by = recent_valu(r);
-      if (!by)
-        continue;
+      if (!by) continue;
       const bool other_dot = facts(by->op).dot && by->op != i.op && i.cls != InstClass::Mfma;
-      if (written(r, other_dot ? 3 : f.lane_swap ? 2 : writes_part(*by) ? 1 : 0))
-        return true;
+      if (written(r, other_dot ? 3 : f.lane_swap ? 2 : writes_part(*by) ? 1 : 0)) return true;
     }
     return false;
   }
 };
 
-} // namespace
+}  // namespace
 
 void check_wait_states(Wave &w, const Instruction &i) {
   WaveChecks &c = *w.checks;
@@ -178,36 +161,31 @@ void check_wait_states(Wave &w, const Instruction &i) {
   const WaveChecks::Event now{c.time, i.index};
   auto scalar_write = [&](const Operand &o, WaveChecks::Event e) {
     if (o.kind == Kind::Scalar)
-      for (unsigned k = 0; k < o.dwords; ++k)
-        c.scalar[o.reg + k] = e;
+      for (unsigned k = 0; k < o.dwords; ++k) c.scalar[o.reg + k] = e;
   };
   switch (i.cls) {
-  case InstClass::Valu:
-  case InstClass::Trans:
-  case InstClass::Mfma:
-    Look(w, i).valu();
-    scalar_write(i.dst, now);
-    scalar_write(i.sdst, now);
-    if (f.cmpx)
-      c.scalar[kExec] = now;
-    break;
-  case InstClass::Vmem:
-  case InstClass::Lds:
-    Look(w, i).memory();
-    if (i.cls == InstClass::Vmem && i.src[3].is_vector() && i.src[3].dwords > 2 &&
-        !(i.format == Format::MUBUF && i.src[2].kind == Kind::Scalar))
-      for (unsigned k = 0; k < i.src[3].dwords; ++k)
-        c.stored[i.src[3].reg + k] = now;
-    break;
-  default:
-    if (f.setreg || f.getreg)
-      Look(w, i).hardware_register();
-    if (f.setreg)
-      c.hwreg[i.imm & 63] = now;
-    // A scalar write in between has waited for the vector one.
-    scalar_write(i.dst, {});
-    scalar_write(i.sdst, {});
+    case InstClass::Valu:
+    case InstClass::Trans:
+    case InstClass::Mfma:
+      Look(w, i).valu();
+      scalar_write(i.dst, now);
+      scalar_write(i.sdst, now);
+      if (f.cmpx) c.scalar[kExec] = now;
+      break;
+    case InstClass::Vmem:
+    case InstClass::Lds:
+      Look(w, i).memory();
+      if (i.cls == InstClass::Vmem && i.src[3].is_vector() && i.src[3].dwords > 2 &&
+          !(i.format == Format::MUBUF && i.src[2].kind == Kind::Scalar))
+        for (unsigned k = 0; k < i.src[3].dwords; ++k) c.stored[i.src[3].reg + k] = now;
+      break;
+    default:
+      if (f.setreg || f.getreg) Look(w, i).hardware_register();
+      if (f.setreg) c.hwreg[i.imm & 63] = now;
+      // A scalar write in between has waited for the vector one.
+      scalar_write(i.dst, {});
+      scalar_write(i.sdst, {});
   }
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

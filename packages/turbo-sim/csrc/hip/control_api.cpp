@@ -65,8 +65,7 @@ TURBO_SIM_API const char *turbo_sim_take_profiles() {
   State &s = state();
   std::lock_guard<std::mutex> lock(s.mutex);
   text = "[";
-  for (const std::string &p : s.profiles)
-    text += (text.size() > 1 ? ",\n" : "") + p;
+  for (const std::string &p : s.profiles) text += (text.size() > 1 ? ",\n" : "") + p;
   text += "]";
   s.profiles.clear();
   return text.c_str();

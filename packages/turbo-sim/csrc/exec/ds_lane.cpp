@@ -62,8 +62,7 @@ Handler select_swizzle(const Instruction &i) {
 }
 
 // --- transposed reads (gfx950)
-// Each lane reads
-// its own bytes; then, within 16 lanes, elements are exchanged: with E elements a lane, element j of lane i comes from
+// Each lane reads its own bytes; then, within 16 lanes, elements are exchanged: with E elements a lane, element j of lane i comes from
 // lane i / E + (16 / E) * j, element i % E. One function for every element width.
 
 template <unsigned N>

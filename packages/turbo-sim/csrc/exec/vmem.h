@@ -74,8 +74,7 @@ void vmem_atomic(Wave &w, const Instruction &i, const Targets &t) {
 }
 
 // --- one instruction = address space + operation
-// Space::resolve(w, i, bytes,
-// whole, targets): `whole` means that a buffer's range check is all or nothing.
+// Space::resolve(w, i, bytes, whole, targets): `whole` means that a buffer's range check is all or nothing.
 
 template <class Space, Shape S>
 void load_handler(Wave &w, const Instruction &i) {

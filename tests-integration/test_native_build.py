@@ -21,7 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from turbo_testing.device_compiler import ARCHS, CSRC_COMMON, ROOT, code_object_module
+from turbo_core.code_object import CodeObject
+from turbo_testing.device_compiler import ARCHS, CSRC_COMMON, ROOT
 
 pytestmark = pytest.mark.xdist_group("native_build")  # one worker builds once
 
@@ -199,10 +200,9 @@ print("answered")
 @each_package
 def test_code_objects(unpacked, package):
     """Both architectures have the same kernels; none spills or uses scratch; none needs a symbol from elsewhere."""
-    module = code_object_module()
     kernels: dict[str, set[str]] = {arch: set() for arch in ARCHS}
     for path in sorted(unpacked.rglob("*.hsaco")):
-        code_object = module.CodeObject(path)
+        code_object = CodeObject(path)
         arch = path.name.split(".")[-2]
         assert code_object.arch == arch
         assert code_object.abi_version == 3, "code object version 5, which every ROCm 6 and 7 loads"

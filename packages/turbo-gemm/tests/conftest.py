@@ -3,7 +3,7 @@
 
 import pytest
 
-from turbo_core import BackendType, GlobalBackendManager, why_no_triton
+from turbo_core import BackendType, GlobalBackendManager, device_facts, why_no_triton
 
 
 @pytest.fixture(params=["HIPBLASLT", "TRITON", "TORCH"])
@@ -15,3 +15,10 @@ def backend(request, device):
         pytest.skip(f"backend TRITON: {reason}")
     GlobalBackendManager.set_gemm_backend(request.param)
     return BackendType[request.param]
+
+
+@pytest.fixture
+def plain_cpu():
+    """Skips where CPU tensors stand for a GPU: the test is about what plain ones get."""
+    if (arch := device_facts("cpu").arch) != "cpu":
+        pytest.skip(f"CPU tensors stand for {arch} in this run")

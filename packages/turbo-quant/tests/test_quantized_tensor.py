@@ -158,7 +158,7 @@ def test_another_dtype_is_a_label(made):
         q.to(torch.int32)
 
 
-def test_copy_into(made, poisoned_allocations):
+def test_copy_into(made, poisoned):
     x, q = made
     y = q.dequantize()
     empty = torch.empty_like(q)

@@ -77,8 +77,7 @@ class AiterBackend(KernelBackend):
     def execute(cls, call: QuantGemmCall) -> torch.Tensor:
         import aiter
 
-        names = aiter_arguments(_installed() or "")
-        assert names is not None  # why_not has looked
+        names = aiter_arguments(_installed() or "") or ()  # in the table: why_not has looked
         m, n, _ = call.sizes()
         result: torch.Tensor = aiter.gemm_a4w4(**_values(call, names, m, n))
         result = result[:m]

@@ -102,10 +102,13 @@ class QuantGemmCall(NamedTuple):
         a, b = (mx_format(t) if self.is_mx() else _name(t.dtype) for t in (self.a, self.b))
         scales = self.granularity.name
         if self.granularity is ScalingGranularity.BLOCKWISE:
-            scales += f" {self.block_size}, " + " x ".join("tiles" if t else "pieces" for t in (self.a_tiles, self.b_tiles))
+            scales += f" {self.block_size}, " + " x ".join(
+                "tiles" if t else "pieces" for t in (self.a_tiles, self.b_tiles)
+            )
         extras = (", bias" if self.bias is not None else "") + (", accumulated" if self.out is not None else "")
         extras += ", preshuffled" if self.preshuffled else ""
-        return f"M={m} N={n} K={k} {self.layout()}, {scales}, {a} x {b} -> {_name(self.out_dtype)}{extras}, {self.a.device}"
+        types = f"{a} x {b} -> {_name(self.out_dtype)}"
+        return f"M={m} N={n} K={k} {self.layout()}, {scales}, {types}{extras}, {self.a.device}"
 
 
 def _name(dtype: torch.dtype) -> str:

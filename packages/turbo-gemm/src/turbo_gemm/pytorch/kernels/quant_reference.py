@@ -45,8 +45,6 @@ def _dequantize_mx(call: QuantGemmCall) -> tuple[torch.Tensor, torch.Tensor]:
             scale = unshuffle_scale_bytes(scale.view(torch.uint8), payload.shape[0], k // 32)
             if is_b:
                 payload = unshuffle_weight_bytes(payload.view(torch.uint8)).view(payload.dtype)
-        wanted = DequantizeMxCall(
-            payload[None], scale[None], mx_format(payload), k, False, False, 0, torch.float32
-        )
+        wanted = DequantizeMxCall(payload[None], scale[None], mx_format(payload), k, False, False, 0, torch.float32)
         operands.append(dequantize_mx(wanted)[0])
     return operands[0], operands[1]

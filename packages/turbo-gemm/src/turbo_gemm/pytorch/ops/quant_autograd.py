@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from turbo_gemm.pytorch.ops.quant_library import accumulate_product, product
 from turbo_gemm.pytorch.ops.quant_operands import (
@@ -38,32 +39,38 @@ class Layout(NamedTuple):
         return self.trans_a, self.trans_b, self.scheme
 
 
-def _parts(copies: Copies) -> tuple[torch.Tensor | None, ...]:
-    """Copies as the tensors that a graph can hold."""
-    zero, one = copies
-    return (*(zero[:2] if zero is not None else (None, None)), *(one[:2] if one is not None else (None, None)))
+_Parts = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
-def _assembled(parts: tuple[torch.Tensor | None, ...], tiles: bool) -> Copies:
-    """The inverse of `_parts`."""
-    zero, zero_scale, one, one_scale = parts
-    return (
-        None if zero is None or zero_scale is None else Copy(zero, zero_scale, tiles),
-        None if one is None or one_scale is None else Copy(one, one_scale, tiles),
-    )
+class _Kind(NamedTuple):
+    """What the copies of one operand are, besides their tensors.
+
+    Attributes:
+        tiles: see `Copy`.
+        shared: the backward reads the copy that the forward read; a compiler takes no tensor twice.
+    """
+
+    tiles: bool
+    shared: bool
+
+
+def _parts(forward: Copy, backward: Copy | None) -> tuple[_Parts, _Kind]:
+    """The copies of one operand as the tensors that a graph can hold."""
+    if backward is None or backward.data is forward.data:
+        return (forward.data, forward.scale_inv, None, None), _Kind(forward.tiles, backward is not None)
+    return (*forward[:2], *backward[:2]), _Kind(forward.tiles, False)
 
 
 def quantised_product(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    bias: torch.Tensor | None,
-    a_copies: Copies,
-    b_copies: Copies,
-    layout: Layout,
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, a_copies: Copies, b_copies: Copies, layout: Layout
 ) -> torch.Tensor:
     """op(a) op(b) + bias from the copies; a and b themselves are not read, they are what gradients belong to."""
-    tiles = tuple(any(copy is not None and copy.tiles for copy in copies) for copies in (a_copies, b_copies))
-    result: torch.Tensor = _QuantisedProduct.apply(a, b, bias, layout, tiles, *_parts(a_copies), *_parts(b_copies))
+    x, y, _, _ = forward_operands(a_copies, b_copies, *layout.flags())
+    a_parts, a_kind = _parts(x, a_copies[1 if layout.trans_a else 0])
+    b_parts, b_kind = _parts(y, b_copies[0 if layout.trans_b else 1])
+    if a is b:
+        a = a.view_as(a)
+    result: torch.Tensor = _QuantisedProduct.apply(a, b, bias, layout, a_kind, b_kind, *a_parts, *b_parts)
     return result
 
 
@@ -75,24 +82,29 @@ class _QuantisedProduct(torch.autograd.Function):
         b: torch.Tensor,
         bias: torch.Tensor | None,
         layout: Layout,
-        tiles: tuple[bool, bool],
+        a_kind: _Kind,
+        b_kind: _Kind,
         *parts: torch.Tensor | None,
     ) -> torch.Tensor:
-        a_copies, b_copies = _assembled(parts[:4], tiles[0]), _assembled(parts[4:], tiles[1])
-        # of each matrix the copy that the forward does not read, which may be the same one
-        kept_a, kept_b = 1 if layout.trans_a else 0, 0 if layout.trans_b else 1
-        ctx.save_for_backward(*parts[2 * kept_a : 2 * kept_a + 2], *parts[4 + 2 * kept_b : 6 + 2 * kept_b])
-        ctx.layout, ctx.tiles = layout, tiles
+        kept = []
+        copies = []
+        for kind, (data, scale_inv, data_back, scale_inv_back) in ((a_kind, parts[:4]), (b_kind, parts[4:])):
+            kept += [data, scale_inv] if kind.shared else [data_back, scale_inv_back]
+            copies.append(Copy(data, scale_inv, kind.tiles))
+        ctx.save_for_backward(*kept)
+        ctx.layout, ctx.tiles = layout, (a_kind.tiles, b_kind.tiles)
         ctx.dtypes = a.dtype, b.dtype, None if bias is None else bias.dtype
         # an attribute: saved tensors are checked for writes, and other micro-batches write main_grad in between
         ctx.weight = b if layout.accumulate else None
-        operands = forward_operands(a_copies, b_copies, *layout.flags())
+        x, y = copies
+        operands = forward_operands((x, x), (y, y), *layout.flags())
         return product(operands, layout.scheme, bias, layout.out_dtype, "forward")
 
     @staticmethod
+    @once_differentiable  # the quantised gradient has no gradient
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
         layout: Layout = ctx.layout
-        a_data, a_scale, b_data, b_scale = ctx.saved_tensors
+        a_data, a_scale_inv, b_data, b_scale_inv = ctx.saved_tensors
         a_dtype, b_dtype, bias_dtype = ctx.dtypes
         need_a, need_b, need_bias = ctx.needs_input_grad[:3]
         grad_a = grad_b = grad_bias = None
@@ -100,10 +112,10 @@ class _QuantisedProduct(torch.autograd.Function):
             trans_a, trans_b, scheme = layout.flags()
             gradient = quantize(grad_out, scheme, "gradient", (need_b, need_a), trans_a, trans_b)
             if need_a:
-                b = Copy(b_data, b_scale, ctx.tiles[1])
+                b = Copy(b_data, b_scale_inv, ctx.tiles[1])
                 grad_a = product(dgrad_operands(gradient, (b, b), *layout.flags()), scheme, None, a_dtype, "dgrad")
             if need_b:
-                a = Copy(a_data, a_scale, ctx.tiles[0])
+                a = Copy(a_data, a_scale_inv, ctx.tiles[0])
                 operands = wgrad_operands(gradient, (a, a), *layout.flags())
                 if ctx.weight is None:
                     grad_b = product(operands, scheme, None, b_dtype, "wgrad")
@@ -113,4 +125,4 @@ class _QuantisedProduct(torch.autograd.Function):
                     grad_b = torch.zeros_like(ctx.weight)
         if need_bias:
             grad_bias = grad_out.sum(0, dtype=torch.float32).to(bias_dtype)
-        return (grad_a, grad_b, grad_bias, *(None,) * 10)
+        return (grad_a, grad_b, grad_bias, *(None,) * 11)

@@ -52,6 +52,12 @@ def _default_dtype(a: torch.Tensor, b: torch.Tensor) -> torch.dtype:
     return torch.promote_types(a.dtype, b.dtype)
 
 
+def _wanted(trans_a: bool, trans_b: bool, need_a: bool, need_b: bool) -> tuple[tuple[bool, bool], tuple[bool, bool]]:
+    """Along which dimensions a and b are quantised: K for C, and the other one for the other operand's gradient."""
+    a_along_0, b_along_0 = trans_a, not trans_b
+    return (a_along_0 or need_b, not a_along_0 or need_b), (b_along_0 or need_a, not b_along_0 or need_a)
+
+
 def quant_gemm(
     op: str,
     a: Any,
@@ -72,10 +78,7 @@ def quant_gemm(
         return gemm(a_input.plain(), b_input.plain(), trans_a, trans_b, out_dtype, pattern, bias=bias)
     need_a, need_b = (torch.is_grad_enabled() and t.requires_grad for t in (a, b))
     scheme = Scheme.of(config, a.device)
-    # forward along K; for the other operand's gradient along the other dimension
-    along_k, along_n = (0 if trans_a else 1), (0 if trans_b else 1)
-    a_wanted = (along_k == 0 or need_b, along_k == 1 or need_b)
-    b_wanted = (along_n == 1 or need_a, along_n == 0 or need_a)
+    a_wanted, b_wanted = _wanted(trans_a, trans_b, need_a, need_b)
     a_copies = copies_of(op, "a", a_input, scheme, a_wanted, trans_a, trans_b)
     b_copies = copies_of(op, "b", b_input, scheme, b_wanted, trans_a, trans_b)
     if pattern is not None and need_b:
@@ -83,3 +86,43 @@ def quant_gemm(
         b.grad_added_to_main_grad = True
     layout = Layout(scheme, trans_a, trans_b, out_dtype, pattern is not None)
     return quantised_product(a, b, bias, a_copies, b_copies, layout)
+
+
+# --- for turbo_core.explain and the doctor --------------------------------------------------------------------------
+
+
+def quant_gemm_calls(
+    op: str,
+    a: Any,
+    b: Any,
+    trans_a: bool,
+    trans_b: bool,
+    out_dtype: torch.dtype | None,
+    config: Config,
+    pattern: str | None,
+    bias: torch.Tensor | None,
+) -> dict[str, QuantGemmCall]:
+    """The three GEMMs of a call and its backward; nothing is computed, the payloads are fake tensors."""
+    trans_a, trans_b = bool(trans_a), bool(trans_b)
+    a_input, b_input = _checked(op, a, b, trans_a, trans_b, out_dtype, pattern, bias)
+    a, b = a_input.source, b_input.source
+    out_dtype = _default_dtype(a, b) if out_dtype is None else out_dtype
+    scheme = Scheme.of(config, a.device)
+    flags = (trans_a, trans_b, scheme)
+    main_grad = b.main_grad if pattern is not None else None
+    with contextlib.nullcontext() if isinstance(a, FakeTensor) else FakeTensorMode():
+        a_fake, b_fake = (torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in (a, b))
+        m, n = a.shape[1 if trans_a else 0], b.shape[0 if trans_b else 1]
+        grad_out = torch.empty((m, n), dtype=out_dtype, device=a.device)
+        both = (True, True)
+        a_copies = quantize(a_fake, scheme, "a", both, trans_a, trans_b)
+        b_copies = quantize(b_fake, scheme, "b", both, trans_a, trans_b)
+        gradient = quantize(grad_out, scheme, "gradient", both, trans_a, trans_b)
+    forward = forward_operands(a_copies, b_copies, *flags)
+    dgrad, wgrad = dgrad_operands(gradient, b_copies, *flags), wgrad_operands(gradient, a_copies, *flags)
+    wgrad_dtype = b.dtype if main_grad is None else main_grad.dtype
+    return {
+        "forward": product_call(forward, scheme, bias, out_dtype, "forward"),
+        "dgrad": product_call(dgrad, scheme, None, a.dtype, "dgrad"),
+        "wgrad": product_call(wgrad, scheme, None, wgrad_dtype, "wgrad", main_grad),
+    }

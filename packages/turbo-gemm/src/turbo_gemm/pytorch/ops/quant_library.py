@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The GEMMs of quantised operands as registered ops: ``turbo_gemm::gemm_fp8``, ``gemm_fp4`` and their ``_accumulate``.
 
-Operands are payloads and scales as `QuantGemmCall` describes them. The ops have no gradient of their own: the gradient of
-a quantised product is taken with respect to the matrices before quantisation (`quant_autograd`).
+Operands are payloads and scales as `QuantGemmCall` describes them. The ops have no gradient of their own: the gradient
+of a quantised product is taken with respect to the matrices before quantisation (`quant_autograd`).
 """
 
 from __future__ import annotations

@@ -124,11 +124,16 @@ class Scheme(NamedTuple):
         return cls(
             config.granularity,
             sizes.get(config.granularity) or 0,
-            fp8_dtype(config.format, device),
-            fp8_dtype(config.format, device, is_forward=False),
+            _payload_dtype(config.format, device, True),
+            _payload_dtype(config.format, device, False),
             "e5m2" if config.format is Format.E5M2 else "e4m3",
             "e4m3" if config.format is Format.E4M3 else "e5m2",
         )
+
+
+@torch.compiler.assume_constant_result  # a compiler need not read how devices are told apart
+def _payload_dtype(format: Format, device: torch.device, is_forward: bool) -> torch.dtype:
+    return fp8_dtype(format, device, is_forward=is_forward)
 
 
 # --- quantising -----------------------------------------------------------------------------------------------------
@@ -154,9 +159,7 @@ def quantize(
 def _quantize_mx(
     x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool], trans_a: bool, trans_b: bool
 ) -> Copies:
-    directions = [
-        mx_direction(scheme, which, dim, trans_a, trans_b) if wanted[dim] else None for dim in (0, 1)
-    ]
+    directions = [mx_direction(scheme, which, dim, trans_a, trans_b) if wanted[dim] else None for dim in (0, 1)]
     stochastic = any(direction is not None and direction.stochastic for direction in directions)
     call = QuantizeMxCall(
         x[None],
@@ -200,7 +203,8 @@ def mx_direction(scheme: Scheme, which: str, dim: int, trans_a: bool, trans_b: b
 
 
 def _operands(x: Copy | None, y: Copy | None, trans_x: bool, trans_y: bool, scheme: Scheme) -> Operands:
-    assert x is not None and y is not None  # made because this product is wanted
+    if x is None or y is None:
+        raise RuntimeError("a product was asked for whose copies were not made")
     if scheme.granularity is ScalingGranularity.MX_BLOCKWISE:
         return Operands(x, y, False, True)
     return Operands(x, y, trans_x, trans_y)

@@ -4,6 +4,10 @@
 from turbo_core.lazy import attach
 
 __all__ = [
+    "create_quantized_weight",
+    "check_quantized_tensor",
+    "QuantizedTensorPair",
+    "QuantizedTensor",
     "dequantize_fp4",
     "dequantize_fp8",
     "grouped_dequantize_fp4",
@@ -28,6 +32,10 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
+        "create_quantized_weight": "turbo_quant.pytorch.quantized_weight",
+        "check_quantized_tensor": "turbo_quant.pytorch.quantized_weight",
+        "QuantizedTensorPair": "turbo_quant.pytorch.quantized_weight",
+        "QuantizedTensor": "turbo_quant.pytorch.quantized_tensor",
         "dequantize_fp4": "turbo_quant.pytorch.ops.dequantize",
         "dequantize_fp8": "turbo_quant.pytorch.ops.dequantize",
         "grouped_dequantize_fp4": "turbo_quant.pytorch.ops.grouped",

@@ -46,7 +46,9 @@ def _with_groups(op: str, options: Options, group_lens: Any, group_offs: Any) ->
     return options._replace(groups=make_groups(op, options.x, group_lens, group_offs, multiple))
 
 
-def _one(op: str, bits: int, x: Any, out_dtype: Any, granularity: Any, lens: Any, offs: Any, **keywords: Any) -> _Four:
+def quantize_one(
+    op: str, bits: int, x: Any, out_dtype: Any, granularity: Any, lens: Any, offs: Any, **keywords: Any
+) -> _Four:
     options = _with_groups(op, options_of_one(op, bits, x, out_dtype, granularity, **keywords), lens, offs)
     row, column = quantize(op, options)
     if row is not None:
@@ -90,7 +92,7 @@ def grouped_quantize_fp8(
         scale [ceil(P/block_size),N]; MX_BLOCKWISE: q [N,P] with P = M + G*127 rounded up to 128, scale [N,P/32].
         What lies past the last group is zeros.
     """
-    return _one(
+    return quantize_one(
         "grouped_quantize_fp8",
         8,
         x,
@@ -153,7 +155,7 @@ def grouped_quantize_fp4(
     rng: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """As `grouped_quantize_fp8` for MX_BLOCKWISE, with MXFP4 payloads (two values a byte)."""
-    return _one(
+    return quantize_one(
         "grouped_quantize_fp4",
         4,
         x,
@@ -202,7 +204,7 @@ def grouped_quantize_fp4_with_trans(
 # --- and back -------------------------------------------------------------------------------------------------------
 
 
-def _dequantize(
+def dequantize_one(
     op: str,
     bits: int,
     x: Any,
@@ -268,7 +270,7 @@ def grouped_dequantize_fp8(
     Returns:
         [M,N] without the padding of groups.
     """
-    return _dequantize(
+    return dequantize_one(
         "grouped_dequantize_fp8",
         8,
         x,
@@ -302,7 +304,7 @@ def grouped_dequantize_fp4(
     sign_mask: int = 0,
 ) -> torch.Tensor:
     """The inverse of `grouped_quantize_fp4`; the groups are needed for axis 0. Else as `grouped_dequantize_fp8`."""
-    return _dequantize(
+    return dequantize_one(
         "grouped_dequantize_fp4",
         4,
         x,

@@ -122,7 +122,7 @@ class _QuantisedProduct(torch.autograd.Function):
                 else:
                     accumulate_product(ctx.weight.main_grad, operands, scheme)
                     # hooks on the parameter run only if it gets a gradient; zeros, so that adding it adds nothing
-                    grad_b = torch.zeros_like(ctx.weight)
+                    grad_b = torch.zeros(ctx.weight.shape, dtype=b_dtype, device=grad_out.device)
         if need_bias:
             grad_bias = grad_out.sum(0, dtype=torch.float32).to(bias_dtype)
         return (grad_a, grad_b, grad_bias, *(None,) * 11)

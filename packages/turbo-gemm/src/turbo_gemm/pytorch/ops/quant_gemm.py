@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from turbo_core import UnsupportedError
 from turbo_core.low_precision import Float4QuantConfig, Float8QuantConfig
 from turbo_gemm.pytorch.kernels.quant_gemm_call import QuantGemmCall
 from turbo_gemm.pytorch.ops.gemm import gemm
@@ -28,6 +29,8 @@ __all__ = ["quant_gemm", "quant_gemm_calls"]
 
 Config = Float8QuantConfig | Float4QuantConfig
 
+_PRESHUFFLE_ALIGNMENT = 16  # rows of a tile of AITER's payload order
+
 
 def _checked(
     op: str,
@@ -36,11 +39,19 @@ def _checked(
     trans_a: bool,
     trans_b: bool,
     out_dtype: torch.dtype | None,
+    config: Config,
     pattern: str | None,
     bias: torch.Tensor | None,
 ) -> tuple[Input, Input]:
     a, b = as_input(op, "a", a), as_input(op, "b", b)
     check_gemm(a.source, b.source, trans_a, trans_b, out_dtype, bias, op)
+    if isinstance(config, Float4QuantConfig) and config.use_preshuffle:
+        sizes = [*a.source.shape, *b.source.shape]
+        if any(size % _PRESHUFFLE_ALIGNMENT for size in sizes):
+            raise UnsupportedError(
+                f"{op}: config.use_preshuffle with a of shape {sizes[:2]} and b of shape {sizes[2:]}; multiples of "
+                f"{_PRESHUFFLE_ALIGNMENT} are accepted"
+            )
     if pattern is not None:
         check_main_grad(b.source, pattern, op)
     return a, b
@@ -71,16 +82,18 @@ def quant_gemm(
 ) -> torch.Tensor:
     """op(a) op(b) + bias after quantising a and b by ``config``, differentiable; the public functions say the rest."""
     trans_a, trans_b = bool(trans_a), bool(trans_b)
-    a_input, b_input = _checked(op, a, b, trans_a, trans_b, out_dtype, pattern, bias)
+    a_input, b_input = _checked(op, a, b, trans_a, trans_b, out_dtype, config, pattern, bias)
     a, b = a_input.source, b_input.source
     out_dtype = _default_dtype(a, b) if out_dtype is None else out_dtype
     if 0 in a.shape or 0 in b.shape:  # nothing to quantise
         return gemm(a_input.plain(), b_input.plain(), trans_a, trans_b, out_dtype, pattern, bias=bias)
     need_a, need_b = (torch.is_grad_enabled() and t.requires_grad for t in (a, b))
     scheme = Scheme.of(config, a.device)
+    if a_input.backward is not None:  # both sides of dB are rotated alike
+        scheme = scheme._replace(sign_mask=a_input.backward.sign_mask)
     a_wanted, b_wanted = _wanted(trans_a, trans_b, need_a, need_b)
-    a_copies = copies_of(op, "a", a_input, scheme, a_wanted, trans_a, trans_b)
-    b_copies = copies_of(op, "b", b_input, scheme, b_wanted, trans_a, trans_b)
+    a_copies = copies_of(op, "a", a_input, config, scheme, a_wanted, trans_a, trans_b)
+    b_copies = copies_of(op, "b", b_input, config, scheme, b_wanted, trans_a, trans_b)
     if pattern is not None and need_b:
         # said here, not in the backward, which a compiler traces as a function without side effects on attributes
         b.grad_added_to_main_grad = True
@@ -104,7 +117,7 @@ def quant_gemm_calls(
 ) -> dict[str, QuantGemmCall]:
     """The three GEMMs of a call and its backward; nothing is computed, the payloads are fake tensors."""
     trans_a, trans_b = bool(trans_a), bool(trans_b)
-    a_input, b_input = _checked(op, a, b, trans_a, trans_b, out_dtype, pattern, bias)
+    a_input, b_input = _checked(op, a, b, trans_a, trans_b, out_dtype, config, pattern, bias)
     a, b = a_input.source, b_input.source
     out_dtype = _default_dtype(a, b) if out_dtype is None else out_dtype
     scheme = Scheme.of(config, a.device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The operands that users pass to gemm_fp8 and gemm_fp4, taken apart."""
+"""The operands that users pass to gemm_fp8 and gemm_fp4, taken apart: plain tensors, `QuantizedTensor`s and pairs."""
 
 from __future__ import annotations
 
@@ -7,28 +7,123 @@ from typing import Any, NamedTuple
 
 import torch
 
-from turbo_gemm.pytorch.ops.quant_operands import Copies, Scheme, quantize
+from turbo_core import UnsupportedError
+from turbo_core.low_precision import Float4QuantConfig, Float8QuantConfig, ScalingGranularity, ScalingRecipe
+from turbo_gemm.pytorch.ops.quant_operands import Copies, Copy, Scheme, mx_direction, quantize
+from turbo_quant import QuantizedTensor, QuantizedTensorPair, check_quantized_tensor
 
 __all__ = ["Input", "as_input", "copies_of"]
 
 
 class Input(NamedTuple):
-    """One operand; ``source`` is what its gradient belongs to."""
+    """One operand.
+
+    Attributes:
+        source: the matrix, or its copy for the forward; what the gradient belongs to.
+        backward: its copy for the other operand's gradient, where the user has one.
+    """
 
     source: torch.Tensor
+    backward: QuantizedTensor | None = None
 
     def plain(self) -> torch.Tensor:
         """The matrix in its original dtype."""
-        return self.source
+        return self.source.dequantize() if isinstance(self.source, QuantizedTensor) else self.source
 
 
 def as_input(op: str, name: str, x: Any) -> Input:
-    """``x`` as an `Input`; what it may be is checked afterwards."""
-    return Input(x)
+    """``x`` as an `Input`; that it is a matrix is checked afterwards."""
+    if not isinstance(x, QuantizedTensorPair):
+        return Input(x)
+    data, data_t = x
+    if data_t is not None and not isinstance(data_t, QuantizedTensor):
+        raise UnsupportedError(
+            f"{op}: {name}.data_t is a {type(data_t).__name__}; a QuantizedTensor or None is accepted"
+        )
+    return Input(data, data_t)
 
 
 def copies_of(
-    op: str, name: str, x: Input, scheme: Scheme, wanted: tuple[bool, bool], trans_a: bool, trans_b: bool
+    op: str,
+    name: str,
+    x: Input,
+    config: Float8QuantConfig | Float4QuantConfig,
+    scheme: Scheme,
+    wanted: tuple[bool, bool],
+    trans_a: bool,
+    trans_b: bool,
 ) -> Copies:
-    """The quantised copies of operand ``name`` (a or b)."""
-    return quantize(x.source, scheme, name, wanted, trans_a, trans_b)
+    """The quantised copies of operand ``name`` (a or b) with scales along the dimensions that are ``wanted``.
+
+    What the user has is used. A copy for the backward that is missing is made from the dequantised values, which
+    rounds a second time, unless one copy serves both (TENSORWISE, tiles of BLOCKWISE).
+    """
+    source, backward = x
+    if not isinstance(source, QuantizedTensor) and backward is None:
+        return quantize(source, scheme, name, wanted, trans_a, trans_b)
+    contraction = (0 if trans_a else 1) if name == "a" else (1 if trans_b else 0)
+    found: list[Copy | None] = [None, None]
+    for dim in (0, 1):
+        given = source if dim == contraction else backward
+        if not wanted[dim]:
+            continue
+        if isinstance(given, QuantizedTensor):
+            turned = given is backward and scheme.granularity is ScalingGranularity.TENSORWISE
+            _check(op, name, given, source, config, scheme, dim, turned, trans_a, trans_b)
+            tiles = _recipe(scheme, name, dim, trans_a, trans_b).use_2d_block
+            tiles = tiles and scheme.granularity is ScalingGranularity.BLOCKWISE
+            found[dim] = Copy(given.qdata.t() if turned else given.qdata, given.scale_inv, tiles)
+    for dim in (0, 1):
+        if wanted[dim] and found[dim] is None:
+            found[dim] = _made(source, found[1 - dim], name, scheme, dim, trans_a, trans_b)
+    return found[0], found[1]
+
+
+def _made(
+    source: torch.Tensor,
+    known: Copy | None,
+    name: str,
+    scheme: Scheme,
+    dim: int,
+    trans_a: bool,
+    trans_b: bool,
+) -> Copy | None:
+    """The copy along ``dim`` that the user does not have."""
+    if known is not None and (known.tiles or scheme.granularity is ScalingGranularity.TENSORWISE):
+        return known
+    if isinstance(source, QuantizedTensor):
+        source = source.to(torch.float32).dequantize()
+    return quantize(source, scheme, name, (dim == 0, dim == 1), trans_a, trans_b)[dim]
+
+
+def _recipe(scheme: Scheme, name: str, dim: int, trans_a: bool, trans_b: bool) -> ScalingRecipe:
+    """What the copy of operand ``name`` along ``dim`` must have been made with."""
+    if scheme.granularity is ScalingGranularity.MX_BLOCKWISE:
+        tile, rht, stochastic, shuffle_scale, shuffle_out = mx_direction(scheme, name, dim, trans_a, trans_b)
+        return ScalingRecipe(tile, stochastic, rht, shuffle_scale, shuffle_out)
+    return ScalingRecipe(use_2d_block=name == "b" and scheme.granularity is ScalingGranularity.BLOCKWISE)
+
+
+def _check(
+    op: str,
+    name: str,
+    given: QuantizedTensor,
+    source: torch.Tensor,
+    config: Float8QuantConfig | Float4QuantConfig,
+    scheme: Scheme,
+    dim: int,
+    turned: bool,
+    trans_a: bool,
+    trans_b: bool,
+) -> None:
+    what = name if given is source else f"{name}.data_t"
+    shape = source.shape[::-1] if turned else source.shape
+    if tuple(given.shape) != tuple(shape) or given.device != source.device:
+        accepted = f"{list(shape)} on {source.device} is accepted"
+        raise UnsupportedError(f"{op}: {what} has shape {list(given.shape)} on {given.device}; {accepted}")
+    if given.is_grouped_tensor:
+        raise UnsupportedError(f"{op}: {what} is a grouped tensor; one without groups is accepted")
+    try:
+        check_quantized_tensor(given, config, dim - 2, _recipe(scheme, name, dim, trans_a, trans_b))
+    except UnsupportedError as refusal:
+        raise UnsupportedError(f"{op}: {what} is not as config asks: {refusal}") from None

@@ -92,6 +92,7 @@ class Scheme(NamedTuple):
         fp4: MXFP4, with its Hadamard transforms.
         gradient_sr: the gradient is rounded stochastically.
         preshuffle: scales and second operands in the order of AITER's kernels.
+        sign_mask: the signs of the Hadamard transforms.
     """
 
     granularity: ScalingGranularity
@@ -103,6 +104,7 @@ class Scheme(NamedTuple):
     fp4: bool = False
     gradient_sr: bool = False
     preshuffle: bool = False
+    sign_mask: int = SIGN_MASK
 
     @classmethod
     def of(cls, config: Float8QuantConfig | Float4QuantConfig, device: torch.device) -> Scheme:
@@ -166,7 +168,7 @@ def _quantize_mx(
         scheme.gradient_format if which == "gradient" else scheme.format,
         directions[1],
         directions[0],
-        SIGN_MASK if scheme.fp4 else 0,
+        scheme.sign_mask if scheme.fp4 else 0,
         rng_state(x.device) if stochastic else None,
     )
     return _copies(run_quantize_mx(call), wanted)

@@ -19,15 +19,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from turbo_core import AutoKernelDispatcher, DeviceFacts, arch_facts, device
 
-__all__ = ["check_readme", "support_table"]
+__all__ = ["PLACES", "check_readme", "standing_on", "support_table"]
 
 BEGIN, END = "<!-- support table: begin -->", "<!-- support table: end -->"
 _NVIDIA = DeviceFacts("sm_90", "nvidia", "NVIDIA H200", 132, 1, 32, 227 * 1024, False)
-_PLACES = {"gfx942": arch_facts("gfx942"), "gfx950": arch_facts("gfx950"), "NVIDIA": _NVIDIA, "CPU": None}
+PLACES = {"gfx942": arch_facts("gfx942"), "gfx950": arch_facts("gfx950"), "NVIDIA": _NVIDIA, "CPU": None}
 
 
 @contextmanager
-def _standing_on(facts: DeviceFacts | None) -> Iterator[torch.device]:
+def standing_on(facts: DeviceFacts | None) -> Iterator[torch.device]:
     """A device on which tensors of no memory can be made: a GPU with these facts, or the CPU."""
     where = torch.device("cpu" if facts is None else "cuda:0")
     with FakeTensorMode(), mock.patch.dict(os.environ, {"TRITON_INTERPRET": "0"}):
@@ -44,8 +44,8 @@ def support_table(dispatcher: type[AutoKernelDispatcher], calls: Mapping[str, Ca
     lines.append("|---" * (1 + len(dispatcher.backends)) + "|")
     for label, make in calls.items():
         served: dict[Any, list[str]] = {backend: [] for backend in dispatcher.backends}
-        for place, facts in _PLACES.items():
-            with _standing_on(facts) as where:
+        for place, facts in PLACES.items():
+            with standing_on(facts) as where:
                 for backend, why_not in dispatcher.answers(make(where)).items():
                     if why_not is None:
                         served[backend].append(place)

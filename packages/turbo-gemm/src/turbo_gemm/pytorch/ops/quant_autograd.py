@@ -47,7 +47,7 @@ class _Kind(NamedTuple):
 
     Attributes:
         tiles: see `Copy`.
-        shared: the backward reads the copy that the forward read; a compiler takes no tensor twice.
+        shared: the backward reads the copy that the forward read.
     """
 
     tiles: bool
@@ -68,10 +68,18 @@ def quantised_product(
     x, y, _, _ = forward_operands(a_copies, b_copies, *layout.flags())
     a_parts, a_kind = _parts(x, a_copies[1 if layout.trans_a else 0])
     b_parts, b_kind = _parts(y, b_copies[0 if layout.trans_b else 1])
-    if a is b:
-        a = a.view_as(a)
-    result: torch.Tensor = _QuantisedProduct.apply(a, b, bias, layout, a_kind, b_kind, *a_parts, *b_parts)
+    b, a, *parts = _distinct(b, a, *a_parts, *b_parts)
+    result: torch.Tensor = _QuantisedProduct.apply(a, b, bias, layout, a_kind, b_kind, *parts)
     return result
+
+
+def _distinct(*tensors: Any) -> list[Any]:
+    """The tensors, each that occurs again as a view of itself: a compiler takes no tensor twice."""
+    distinct: list[Any] = []
+    for tensor in tensors:
+        again = tensor is not None and any(tensor is other for other in distinct)
+        distinct.append(tensor.view_as(tensor) if again else tensor)
+    return distinct
 
 
 class _QuantisedProduct(torch.autograd.Function):

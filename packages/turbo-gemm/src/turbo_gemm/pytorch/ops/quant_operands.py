@@ -150,11 +150,11 @@ def quantize(
     dtype = scheme.gradient_dtype if which == "gradient" else scheme.dtype
     tiles = scheme.granularity is ScalingGranularity.BLOCKWISE and which == "b"
     if tiles or scheme.granularity is ScalingGranularity.TENSORWISE:  # one copy serves both
-        call = QuantizeFloatCall(x[None], dtype, scheme.granularity, scheme.block_size, True, False, tiles)
+        call = QuantizeFloatCall(x.unsqueeze(0), dtype, scheme.granularity, scheme.block_size, True, False, tiles)
         data, scale_inv, _, _ = run_quantize_float(call)
-        copy = Copy(data[0], scale_inv[0] if tiles else scale_inv, tiles)
+        copy = Copy(data.squeeze(0), scale_inv.squeeze(0) if tiles else scale_inv, tiles)
         return (copy if wanted[0] else None, copy if wanted[1] else None)
-    call = QuantizeFloatCall(x[None], dtype, scheme.granularity, scheme.block_size, wanted[1], wanted[0])
+    call = QuantizeFloatCall(x.unsqueeze(0), dtype, scheme.granularity, scheme.block_size, wanted[1], wanted[0])
     return _copies(run_quantize_float(call), wanted)
 
 
@@ -164,7 +164,7 @@ def _quantize_mx(
     directions = [mx_direction(scheme, which, dim, trans_a, trans_b) if wanted[dim] else None for dim in (0, 1)]
     stochastic = any(direction is not None and direction.stochastic for direction in directions)
     call = QuantizeMxCall(
-        x[None],
+        x.unsqueeze(0),
         scheme.gradient_format if which == "gradient" else scheme.format,
         directions[1],
         directions[0],
@@ -177,8 +177,8 @@ def _quantize_mx(
 def _copies(four: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], wanted: tuple[bool, bool]) -> Copies:
     row, row_scale, column, column_scale = four
     return (
-        Copy(column[0], column_scale[0]) if wanted[0] else None,
-        Copy(row[0], row_scale[0]) if wanted[1] else None,
+        Copy(column.squeeze(0), column_scale.squeeze(0)) if wanted[0] else None,
+        Copy(row.squeeze(0), row_scale.squeeze(0)) if wanted[1] else None,
     )
 
 

@@ -133,7 +133,7 @@ def executed(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(("trans_a", "trans_b"), [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize(("trans_a", "trans_b"), [(False, True), (True, False)])
 @pytest.mark.parametrize("config", [*NAMES, "mxfp4-preshuffled"])
 def test_opcheck(device, executed, config, trans_a, trans_b):
     GlobalBackendManager.set_gemm_backend("torch")

@@ -4,6 +4,7 @@
 from turbo_core.lazy import attach
 
 __all__ = [
+    "FP8AllToAll",
     "create_quantized_weight",
     "check_quantized_tensor",
     "QuantizedTensorPair",
@@ -32,6 +33,7 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
+        "FP8AllToAll": "turbo_quant.pytorch.ops.all_to_all",
         "create_quantized_weight": "turbo_quant.pytorch.quantized_weight",
         "check_quantized_tensor": "turbo_quant.pytorch.quantized_weight",
         "QuantizedTensorPair": "turbo_quant.pytorch.quantized_weight",

@@ -158,8 +158,8 @@ def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
     if call.x.numel():
         result: FloatOutputs = QuantizeDispatcher.dispatch(call)
         return result
-    scale = torch.tensor(fp8_max(call.out_dtype)) / 1e-12
-    zero = 0.0 if call.granularity is ScalingGranularity.BLOCKWISE else (1.0 / scale).item()
+    scale = torch.tensor(fp8_max(call.out_dtype)) / torch.tensor(1e-12)
+    zero = 0.0 if call.granularity is ScalingGranularity.BLOCKWISE else scale.reciprocal().item()
     return FloatOutputs(*(_fill(spec, call.x.device, zero) for spec in float_specs(call)))
 
 

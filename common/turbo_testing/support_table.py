@@ -53,11 +53,12 @@ def support_table(dispatcher: type[AutoKernelDispatcher], calls: Mapping[str, Ca
     return "\n".join(lines)
 
 
-def check_readme(readme: Path, table: str) -> None:
-    """Fail unless the README's table is ``table``."""
-    _, found, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-    if not found or END not in rest:
-        raise AssertionError(f"{readme}: no lines {BEGIN} ... {END}; the table is:\n{table}")
-    written = rest.partition(END)[0].strip()
+def check_readme(readme: Path, table: str, name: str = "") -> None:
+    """Fail unless the README's table is ``table``; ``name`` tells several tables of one README apart."""
+    begin, end = (mark.replace("table", f"table {name}".rstrip()) for mark in (BEGIN, END))
+    _, found, rest = readme.read_text(encoding="utf-8").partition(begin)
+    if not found or end not in rest:
+        raise AssertionError(f"{readme}: no lines {begin} ... {end}; the table is:\n{table}")
+    written = rest.partition(end)[0].strip()
     if written != table:
         raise AssertionError(f"{readme}: the support table is out of date; it should be:\n{table}")

@@ -47,7 +47,11 @@ def _installed() -> str | None:
 
 
 class AiterBackend(KernelBackend):
-    """AITER's FP4 GEMM; operands that are not preshuffled are, on the fly. bias is added after rounding."""
+    """AITER's FP4 GEMM; operands that are not preshuffled are, on the fly.
+
+    Its products come in bfloat16, and a bias, or the sum that they are added to, is added to the rounded product. That
+    is little beside the error of 4 bits, and nobody else takes preshuffled operands.
+    """
 
     @classmethod
     def why_not(cls, call: QuantGemmCall) -> str | None:
@@ -67,9 +71,7 @@ class AiterBackend(KernelBackend):
         m, n, _ = call.sizes()
         if m % _ALIGNMENT or n % _ALIGNMENT:
             return f"M={m} and N={n} must be multiples of {_ALIGNMENT}"
-        if call.out is not None:
-            return "products come in bfloat16 only, too coarse to be added to a running sum"
-        if call.out_dtype is not torch.bfloat16:
+        if call.out is None and call.out_dtype is not torch.bfloat16:
             return f"out_dtype is {call.out_dtype}; AITER's FP4 GEMM gives torch.bfloat16"
         return None
 
@@ -81,6 +83,8 @@ class AiterBackend(KernelBackend):
         m, n, _ = call.sizes()
         result: torch.Tensor = aiter.gemm_a4w4(**_values(call, names, m, n))
         result = result[:m]
+        if call.out is not None:
+            return call.out.add_(result)
         return result if call.bias is None else result.add_(call.bias)
 
 
@@ -91,11 +95,11 @@ def _values(call: QuantGemmCall, names: tuple[str, ...], m: int, n: int) -> dict
         "B": call.b if call.preshuffled else _shuffled(call.b, shuffle_weight_bytes),
         "A_scale": call.a_scale_inv if call.preshuffled else _shuffled(call.a_scale_inv, shuffle_scale_bytes),
         "B_scale": call.b_scale_inv if call.preshuffled else _shuffled(call.b_scale_inv, shuffle_scale_bytes),
-        "dtype": call.out_dtype,
+        "dtype": torch.bfloat16,
         "bpreshuffle": True,
     }
     if "out" in names:
-        values["out"] = call.a.new_empty((m + -m % _OUT_ROWS, n), dtype=call.out_dtype)
+        values["out"] = call.a.new_empty((m + -m % _OUT_ROWS, n), dtype=torch.bfloat16)
     return {name: values[name] for name in names}
 
 

@@ -74,7 +74,7 @@ class ScaledMmBackend(KernelBackend):
             out_dtype=out_dtype,
             use_fast_accum=False,  # float32 sums to the end
         )
-        if separate:
+        if call.bias is not None and separate:
             result += call.bias
         return result if call.out is None else call.out.add_(result)
 

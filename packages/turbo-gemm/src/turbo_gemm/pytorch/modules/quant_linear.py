@@ -53,7 +53,7 @@ class _QuantLinear(torch.nn.Linear):
         config = cls._checked(config)
         if inplace:
             mod.__class__ = cls
-            mod.config = config  # type: ignore[assignment]
+            mod.config = config
             return mod  # type: ignore[return-value]
         weight = mod.weight
         made = cls(mod.in_features, mod.out_features, mod.bias is not None, config, device="meta", dtype=weight.dtype)

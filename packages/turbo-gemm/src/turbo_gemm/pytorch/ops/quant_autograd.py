@@ -92,7 +92,7 @@ class _QuantisedProduct(torch.autograd.Function):
         layout: Layout,
         a_kind: _Kind,
         b_kind: _Kind,
-        *parts: torch.Tensor | None,
+        *parts: Any,
     ) -> torch.Tensor:
         kept = []
         copies = []

@@ -219,15 +219,15 @@ def forward_operands(a: Copies, b: Copies, trans_a: bool, trans_b: bool, scheme:
 
 def dgrad_operands(gradient: Copies, b: Copies, trans_a: bool, trans_b: bool, scheme: Scheme) -> Operands:
     """dA = G B^T [M,K], or its transpose B G^T [K,M] when A is stored transposed."""
-    g_MN, b = gradient[1], b[0 if trans_b else 1]
+    g_MN, along_n = gradient[1], b[0 if trans_b else 1]
     if trans_a:
-        return _operands(b, g_MN, trans_b, True, scheme)
-    return _operands(g_MN, b, False, not trans_b, scheme)
+        return _operands(along_n, g_MN, trans_b, True, scheme)
+    return _operands(g_MN, along_n, False, not trans_b, scheme)
 
 
 def wgrad_operands(gradient: Copies, a: Copies, trans_a: bool, trans_b: bool, scheme: Scheme) -> Operands:
     """dB = A^T G [K,N], or its transpose G^T A [N,K] when B is stored transposed."""
-    g_MN, a = gradient[0], a[1 if trans_a else 0]
+    g_MN, along_m = gradient[0], a[1 if trans_a else 0]
     if trans_b:
-        return _operands(g_MN, a, True, trans_a, scheme)
-    return _operands(a, g_MN, not trans_a, False, scheme)
+        return _operands(g_MN, along_m, True, trans_a, scheme)
+    return _operands(along_m, g_MN, not trans_a, False, scheme)

@@ -45,4 +45,4 @@ def hadamard_transform(x: torch.Tensor, sign_mask: int = 0, *, inverse: bool = F
             f"multiple of {HADAMARD_SIZE} is accepted"
         )
     y = (unrotate if inverse else rotate)(x.detach().float(), sign_mask)
-    return y.to(x.dtype, memory_format=torch.contiguous_format)
+    return y.to(x.dtype).contiguous()

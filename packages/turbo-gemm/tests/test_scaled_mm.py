@@ -128,6 +128,22 @@ def test_every_layout_reaches_torch_as_row_major_times_column_major(monkeypatch,
     assert (b.untyped_storage().data_ptr() == call.b.untyped_storage().data_ptr()) is trans_b
 
 
+def test_a_single_row_and_an_odd_offset(monkeypatch):
+    """A column that is read as a row has strides that say column-major; a view may begin anywhere."""
+    seen = []
+    product = torch._scaled_mm
+    monkeypatch.setattr(torch, "_scaled_mm", lambda a, b, **kwargs: seen.append((a, b)) or product(a, b, **kwargs))
+    call = tensorwise(True, True)._replace(a=torch.randn(32, 1).to(torch.float8_e4m3fn))
+    storage = torch.zeros(64 * 32 + 32, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    start = 3 + (-storage.data_ptr()) % 16
+    view = storage[start : start + 64 * 32].view(64, 32)
+    view.copy_(call.b)
+    call = call._replace(b=view)
+    assert_close(ScaledMmBackend.execute(call), quant_gemm_reference(call).double(), dtype=BF16)
+    assert seen[0][0].stride() == (32, 1)
+    assert seen[0][1].data_ptr() % 16 == 0
+
+
 @pytest.mark.parametrize("out_dtype", [BF16, FP32], ids=str)
 def test_bias_and_accumulation(out_dtype):
     call = tensorwise(False, True, bias=torch.randn(64), out_dtype=out_dtype)

@@ -66,8 +66,8 @@ class ScaledMmBackend(KernelBackend):
         bias = None if call.bias is None or separate else call.bias.to(out_dtype)
         scaled_mm: Any = torch._scaled_mm
         result: torch.Tensor = scaled_mm(
-            a_MK.contiguous(),
-            b_KN.t().contiguous().t(),
+            _row_major(a_MK),
+            _row_major(b_KN.t()).t(),
             scale_a=_scale(call, call.a_scale_inv, call.trans_a, call.a.shape[0]),
             scale_b=_scale(call, call.b_scale_inv, call.trans_b, call.b.shape[0]),
             bias=bias,
@@ -77,6 +77,17 @@ class ScaledMmBackend(KernelBackend):
         if call.bias is not None and separate:
             result += call.bias
         return result if call.out is None else call.out.add_(result)
+
+
+def _row_major(x: torch.Tensor) -> torch.Tensor:
+    """x as the BLAS reads it: rows one after another, beginning on 16 bytes.
+
+    Of a single row torch calls any strides contiguous, while its BLAS tells the layout by them.
+    """
+    x = x.contiguous()
+    if x.data_ptr() % _ALIGNMENT:
+        x = x.clone()
+    return x.as_strided(x.shape, (x.shape[1], 1))
 
 
 def _scale(call: QuantGemmCall, scale_inv: torch.Tensor, transposed: bool, rows: int) -> torch.Tensor:

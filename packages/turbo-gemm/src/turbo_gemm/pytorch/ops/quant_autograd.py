@@ -22,21 +22,7 @@ from turbo_gemm.pytorch.ops.quant_operands import (
     wgrad_operands,
 )
 
-__all__ = ["Layout", "quantised_product"]
-
-
-class Layout(NamedTuple):
-    """What a product is besides its operands; ``accumulate``: the gradient of b is added to ``b.main_grad``."""
-
-    scheme: Scheme
-    trans_a: bool
-    trans_b: bool
-    out_dtype: torch.dtype
-    accumulate: bool
-
-    def flags(self) -> tuple[bool, bool, Scheme]:
-        """The arguments that all functions of `quant_operands` end with."""
-        return self.trans_a, self.trans_b, self.scheme
+__all__ = ["quantised_product"]
 
 
 _Parts = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
@@ -62,14 +48,24 @@ def _parts(forward: Copy, backward: Copy | None) -> tuple[_Parts, _Kind]:
 
 
 def quantised_product(
-    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, a_copies: Copies, b_copies: Copies, layout: Layout
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None,
+    a_copies: Copies,
+    b_copies: Copies,
+    scheme: Scheme,
+    out_dtype: torch.dtype,
+    accumulate: bool,
 ) -> torch.Tensor:
-    """op(a) op(b) + bias from the copies; a and b themselves are not read, they are what gradients belong to."""
-    x, y, _, _ = forward_operands(a_copies, b_copies, *layout.flags())
-    a_parts, a_kind = _parts(x, a_copies[1 if layout.trans_a else 0])
-    b_parts, b_kind = _parts(y, b_copies[0 if layout.trans_b else 1])
+    """op(a) op(b) + bias from the copies; a and b themselves are not read, they are what gradients belong to.
+
+    With ``accumulate`` the gradient of b is added to ``b.main_grad``.
+    """
+    x, y, _, _ = forward_operands(a_copies, b_copies, scheme)
+    a_parts, a_kind = _parts(x, a_copies[1 - scheme.contraction("a")])
+    b_parts, b_kind = _parts(y, b_copies[1 - scheme.contraction("b")])
     b, a, *parts = _distinct(b, a, *a_parts, *b_parts)
-    result: torch.Tensor = _QuantisedProduct.apply(a, b, bias, layout, a_kind, b_kind, *parts)
+    result: torch.Tensor = _QuantisedProduct.apply(a, b, bias, scheme, out_dtype, accumulate, a_kind, b_kind, *parts)
     return result
 
 
@@ -89,7 +85,9 @@ class _QuantisedProduct(torch.autograd.Function):
         a: torch.Tensor,
         b: torch.Tensor,
         bias: torch.Tensor | None,
-        layout: Layout,
+        scheme: Scheme,
+        out_dtype: torch.dtype,
+        accumulate: bool,
         a_kind: _Kind,
         b_kind: _Kind,
         *parts: Any,
@@ -100,31 +98,29 @@ class _QuantisedProduct(torch.autograd.Function):
             kept += [data, scale_inv] if kind.shared else [data_back, scale_inv_back]
             copies.append(Copy(data, scale_inv, kind.tiles))
         ctx.save_for_backward(*kept)
-        ctx.layout, ctx.tiles = layout, (a_kind.tiles, b_kind.tiles)
+        ctx.scheme, ctx.tiles = scheme, (a_kind.tiles, b_kind.tiles)
         ctx.dtypes = a.dtype, b.dtype, None if bias is None else bias.dtype
         # an attribute: saved tensors are checked for writes, and other micro-batches write main_grad in between
-        ctx.weight = b if layout.accumulate else None
+        ctx.weight = b if accumulate else None
         x, y = copies
-        operands = forward_operands((x, x), (y, y), *layout.flags())
-        return product(operands, layout.scheme, bias, layout.out_dtype, "forward")
+        return product(forward_operands((x, x), (y, y), scheme), scheme, bias, out_dtype, "forward")
 
     @staticmethod
     @once_differentiable  # the quantised gradient has no gradient
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
-        layout: Layout = ctx.layout
+        scheme: Scheme = ctx.scheme
         a_data, a_scale_inv, b_data, b_scale_inv = ctx.saved_tensors
         a_dtype, b_dtype, bias_dtype = ctx.dtypes
         need_a, need_b, need_bias = ctx.needs_input_grad[:3]
         grad_a = grad_b = grad_bias = None
         if need_a or need_b:
-            trans_a, trans_b, scheme = layout.flags()
-            gradient = quantize(grad_out, scheme, "gradient", (need_b, need_a), trans_a, trans_b)
+            gradient = quantize(grad_out, scheme, "gradient", (need_b, need_a))
             if need_a:
                 b = Copy(b_data, b_scale_inv, ctx.tiles[1])
-                grad_a = product(dgrad_operands(gradient, (b, b), *layout.flags()), scheme, None, a_dtype, "dgrad")
+                grad_a = product(dgrad_operands(gradient, (b, b), scheme), scheme, None, a_dtype, "dgrad")
             if need_b:
                 a = Copy(a_data, a_scale_inv, ctx.tiles[0])
-                operands = wgrad_operands(gradient, (a, a), *layout.flags())
+                operands = wgrad_operands(gradient, (a, a), scheme)
                 if ctx.weight is None:
                     grad_b = product(operands, scheme, None, b_dtype, "wgrad")
                 else:
@@ -133,4 +129,4 @@ class _QuantisedProduct(torch.autograd.Function):
                     grad_b = torch.zeros(ctx.weight.shape, dtype=b_dtype, device=grad_out.device)
         if need_bias:
             grad_bias = grad_out.sum(0, dtype=torch.float32).to(bias_dtype)
-        return (grad_a, grad_b, grad_bias, *(None,) * 11)
+        return (grad_a, grad_b, grad_bias, *(None,) * 13)

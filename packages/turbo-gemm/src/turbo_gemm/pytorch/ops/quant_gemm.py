@@ -14,7 +14,7 @@ from turbo_core.low_precision import Float4QuantConfig, Float8QuantConfig
 from turbo_gemm.pytorch.kernels.quant_gemm_call import QuantGemmCall
 from turbo_gemm.pytorch.ops.gemm import gemm
 from turbo_gemm.pytorch.ops.gemm_checks import check_gemm, check_main_grad
-from turbo_gemm.pytorch.ops.quant_autograd import Layout, quantised_product
+from turbo_gemm.pytorch.ops.quant_autograd import quantised_product
 from turbo_gemm.pytorch.ops.quant_inputs import Input, as_input, copies_of
 from turbo_gemm.pytorch.ops.quant_library import product_call
 from turbo_gemm.pytorch.ops.quant_operands import (
@@ -63,10 +63,10 @@ def _default_dtype(a: torch.Tensor, b: torch.Tensor) -> torch.dtype:
     return torch.promote_types(a.dtype, b.dtype)
 
 
-def _wanted(trans_a: bool, trans_b: bool, need_a: bool, need_b: bool) -> tuple[tuple[bool, bool], tuple[bool, bool]]:
-    """Along which dimensions a and b are quantised: K for C, and the other one for the other operand's gradient."""
-    a_along_0, b_along_0 = trans_a, not trans_b
-    return (a_along_0 or need_b, not a_along_0 or need_b), (b_along_0 or need_a, not b_along_0 or need_a)
+def _wanted(scheme: Scheme, name: str, need_other: bool) -> tuple[bool, bool]:
+    """Along which dimensions a or b is quantised: K for C, and the other one for the other operand's gradient."""
+    along_k = scheme.contraction(name)
+    return along_k == 0 or need_other, along_k == 1 or need_other
 
 
 def quant_gemm(
@@ -88,17 +88,15 @@ def quant_gemm(
     if 0 in a.shape or 0 in b.shape:  # nothing to quantise
         return gemm(a_input.plain(), b_input.plain(), trans_a, trans_b, out_dtype, pattern, bias=bias)
     need_a, need_b = (torch.is_grad_enabled() and t.requires_grad for t in (a, b))
-    scheme = Scheme.of(config, a.device)
+    scheme = Scheme.of(config, a.device, trans_a, trans_b)
     if a_input.backward is not None:  # both sides of dB are rotated alike
         scheme = scheme._replace(sign_mask=a_input.backward.sign_mask)
-    a_wanted, b_wanted = _wanted(trans_a, trans_b, need_a, need_b)
-    a_copies = copies_of(op, "a", a_input, config, scheme, a_wanted, trans_a, trans_b)
-    b_copies = copies_of(op, "b", b_input, config, scheme, b_wanted, trans_a, trans_b)
+    a_copies = copies_of(op, "a", a_input, config, scheme, _wanted(scheme, "a", need_b))
+    b_copies = copies_of(op, "b", b_input, config, scheme, _wanted(scheme, "b", need_a))
     if pattern is not None and need_b:
         # said here, not in the backward, which a compiler traces as a function without side effects on attributes
         b.grad_added_to_main_grad = True
-    layout = Layout(scheme, trans_a, trans_b, out_dtype, pattern is not None)
-    return quantised_product(a, b, bias, a_copies, b_copies, layout)
+    return quantised_product(a, b, bias, a_copies, b_copies, scheme, out_dtype, pattern is not None)
 
 
 # --- for turbo_core.explain and the doctor --------------------------------------------------------------------------
@@ -120,19 +118,18 @@ def quant_gemm_calls(
     a_input, b_input = _checked(op, a, b, trans_a, trans_b, out_dtype, config, pattern, bias)
     a, b = a_input.source, b_input.source
     out_dtype = _default_dtype(a, b) if out_dtype is None else out_dtype
-    scheme = Scheme.of(config, a.device)
-    flags = (trans_a, trans_b, scheme)
+    scheme = Scheme.of(config, a.device, trans_a, trans_b)
     main_grad = b.main_grad if pattern is not None else None
     with contextlib.nullcontext() if isinstance(a, FakeTensor) else FakeTensorMode():
         a_fake, b_fake = (torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in (a, b))
         m, n = a.shape[1 if trans_a else 0], b.shape[0 if trans_b else 1]
         grad_out = torch.empty((m, n), dtype=out_dtype, device=a.device)
         both = (True, True)
-        a_copies = quantize(a_fake, scheme, "a", both, trans_a, trans_b)
-        b_copies = quantize(b_fake, scheme, "b", both, trans_a, trans_b)
-        gradient = quantize(grad_out, scheme, "gradient", both, trans_a, trans_b)
-    forward = forward_operands(a_copies, b_copies, *flags)
-    dgrad, wgrad = dgrad_operands(gradient, b_copies, *flags), wgrad_operands(gradient, a_copies, *flags)
+        a_copies = quantize(a_fake, scheme, "a", both)
+        b_copies = quantize(b_fake, scheme, "b", both)
+        gradient = quantize(grad_out, scheme, "gradient", both)
+    forward = forward_operands(a_copies, b_copies, scheme)
+    dgrad, wgrad = dgrad_operands(gradient, b_copies, scheme), wgrad_operands(gradient, a_copies, scheme)
     wgrad_dtype = b.dtype if main_grad is None else main_grad.dtype
     return {
         "forward": product_call(forward, scheme, bias, out_dtype, "forward"),

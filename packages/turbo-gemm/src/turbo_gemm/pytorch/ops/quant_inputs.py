@@ -50,56 +50,50 @@ def copies_of(
     config: Float8QuantConfig | Float4QuantConfig,
     scheme: Scheme,
     wanted: tuple[bool, bool],
-    trans_a: bool,
-    trans_b: bool,
 ) -> Copies:
     """The quantised copies of operand ``name`` (a or b) with scales along the dimensions that are ``wanted``.
 
     What the user has is used. A copy for the backward that is missing is made from the dequantised values, which
     rounds a second time, unless one copy serves both (TENSORWISE, tiles of BLOCKWISE).
     """
-    source, backward = x
-    if not isinstance(source, QuantizedTensor) and backward is None:
-        return quantize(source, scheme, name, wanted, trans_a, trans_b)
-    contraction = (0 if trans_a else 1) if name == "a" else (1 if trans_b else 0)
+    if not isinstance(x.source, QuantizedTensor) and x.backward is None:
+        return quantize(x.source, scheme, name, wanted)
     found: list[Copy | None] = [None, None]
     for dim in (0, 1):
-        given = source if dim == contraction else backward
-        if not wanted[dim]:
-            continue
-        if isinstance(given, QuantizedTensor):
-            turned = given is backward and scheme.granularity is ScalingGranularity.TENSORWISE
-            _check(op, name, given, source, config, scheme, dim, turned, trans_a, trans_b)
-            tiles = _recipe(scheme, name, dim, trans_a, trans_b).use_2d_block
-            tiles = tiles and scheme.granularity is ScalingGranularity.BLOCKWISE
-            found[dim] = Copy(given.qdata.t() if turned else given.qdata, given.scale_inv, tiles)
+        given = x.source if dim == scheme.contraction(name) else x.backward
+        if wanted[dim] and isinstance(given, QuantizedTensor):
+            _check(op, name, given, x, config, scheme, dim)
+            found[dim] = _taken(given, x, name, scheme)
     for dim in (0, 1):
         if wanted[dim] and found[dim] is None:
-            found[dim] = _made(source, found[1 - dim], name, scheme, dim, trans_a, trans_b)
+            found[dim] = _made(x.source, found[1 - dim], name, scheme, dim)
     return found[0], found[1]
 
 
-def _made(
-    source: torch.Tensor,
-    known: Copy | None,
-    name: str,
-    scheme: Scheme,
-    dim: int,
-    trans_a: bool,
-    trans_b: bool,
-) -> Copy | None:
+def _is_turned(given: QuantizedTensor, x: Input, scheme: Scheme) -> bool:
+    """Whether it is the transpose of the matrix, which a copy for the backward is for TENSORWISE."""
+    return given is x.backward and scheme.granularity is ScalingGranularity.TENSORWISE
+
+
+def _taken(given: QuantizedTensor, x: Input, name: str, scheme: Scheme) -> Copy:
+    """The user's copy as a GEMM reads it."""
+    data = given.qdata.t() if _is_turned(given, x, scheme) else given.qdata
+    return Copy(data, given.scale_inv, name == "b" and scheme.granularity is ScalingGranularity.BLOCKWISE)
+
+
+def _made(source: torch.Tensor, known: Copy | None, name: str, scheme: Scheme, dim: int) -> Copy | None:
     """The copy along ``dim`` that the user does not have."""
     if known is not None and (known.tiles or scheme.granularity is ScalingGranularity.TENSORWISE):
         return known
     if isinstance(source, QuantizedTensor):
         source = source.to(torch.float32).dequantize()
-    return quantize(source, scheme, name, (dim == 0, dim == 1), trans_a, trans_b)[dim]
+    return quantize(source, scheme, name, (dim == 0, dim == 1))[dim]
 
 
-def _recipe(scheme: Scheme, name: str, dim: int, trans_a: bool, trans_b: bool) -> ScalingRecipe:
+def _recipe(name: str, scheme: Scheme, dim: int) -> ScalingRecipe:
     """What the copy of operand ``name`` along ``dim`` must have been made with."""
     if scheme.granularity is ScalingGranularity.MX_BLOCKWISE:
-        tile, rht, stochastic, shuffle_scale, shuffle_out = mx_direction(scheme, name, dim, trans_a, trans_b)
+        tile, rht, stochastic, shuffle_scale, shuffle_out = mx_direction(scheme, name, dim)
         return ScalingRecipe(tile, stochastic, rht, shuffle_scale, shuffle_out)
     return ScalingRecipe(use_2d_block=name == "b" and scheme.granularity is ScalingGranularity.BLOCKWISE)
 
@@ -108,22 +102,21 @@ def _check(
     op: str,
     name: str,
     given: QuantizedTensor,
-    source: torch.Tensor,
+    x: Input,
     config: Float8QuantConfig | Float4QuantConfig,
     scheme: Scheme,
     dim: int,
-    turned: bool,
-    trans_a: bool,
-    trans_b: bool,
 ) -> None:
-    what = name if given is source else f"{name}.data_t"
-    shape = source.shape[::-1] if turned else source.shape
-    if tuple(given.shape) != tuple(shape) or given.device != source.device:
-        accepted = f"{list(shape)} on {source.device} is accepted"
+    what = name if given is x.source else f"{name}.data_t"
+    shape, device = tuple(x.source.shape), x.source.device
+    if _is_turned(given, x, scheme):
+        shape = shape[::-1]
+    if tuple(given.shape) != shape or given.device != device:
+        accepted = f"{list(shape)} on {device} is accepted"
         raise UnsupportedError(f"{op}: {what} has shape {list(given.shape)} on {given.device}; {accepted}")
     if given.is_grouped_tensor:
         raise UnsupportedError(f"{op}: {what} is a grouped tensor; one without groups is accepted")
     try:
-        check_quantized_tensor(given, config, dim - 2, _recipe(scheme, name, dim, trans_a, trans_b))
+        check_quantized_tensor(given, config, dim - 2, _recipe(name, scheme, dim))
     except UnsupportedError as refusal:
         raise UnsupportedError(f"{op}: {what} is not as config asks: {refusal}") from None

@@ -80,9 +80,10 @@ class Operands(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """A config on a device.
+    """A config on a device, and how a and b are stored.
 
     Attributes:
+        trans_a, trans_b: a is [K,M] instead of [M,K]; b is [N,K] instead of [K,N].
         granularity: of the scales.
         block_size: edge of a block for BLOCKWISE, 32 for MX, else 0.
         dtype: of a's and b's payloads with float scales.
@@ -95,6 +96,8 @@ class Scheme(NamedTuple):
         sign_mask: the signs of the Hadamard transforms.
     """
 
+    trans_a: bool
+    trans_b: bool
     granularity: ScalingGranularity
     block_size: int
     dtype: torch.dtype
@@ -107,11 +110,15 @@ class Scheme(NamedTuple):
     sign_mask: int = SIGN_MASK
 
     @classmethod
-    def of(cls, config: Float8QuantConfig | Float4QuantConfig, device: torch.device) -> Scheme:
+    def of(
+        cls, config: Float8QuantConfig | Float4QuantConfig, device: torch.device, trans_a: bool, trans_b: bool
+    ) -> Scheme:
         """The scheme of ``config`` for tensors of ``device``."""
         if isinstance(config, Float4QuantConfig):
             none = torch.uint8  # float scales do not occur
             return cls(
+                trans_a,
+                trans_b,
                 config.granularity,
                 MX_BLOCK_SIZE,
                 none,
@@ -124,6 +131,8 @@ class Scheme(NamedTuple):
             )
         sizes = {ScalingGranularity.BLOCKWISE: config.block_size, ScalingGranularity.MX_BLOCKWISE: MX_BLOCK_SIZE}
         return cls(
+            trans_a,
+            trans_b,
             config.granularity,
             sizes.get(config.granularity) or 0,
             _payload_dtype(config.format, device, True),
@@ -131,6 +140,10 @@ class Scheme(NamedTuple):
             "e5m2" if config.format is Format.E5M2 else "e4m3",
             "e4m3" if config.format is Format.E4M3 else "e5m2",
         )
+
+    def contraction(self, which: str) -> int:
+        """The dimension of ``a`` or ``b``, as stored, that C = A B sums over."""
+        return (0 if self.trans_a else 1) if which == "a" else (1 if self.trans_b else 0)
 
 
 @torch.compiler.assume_constant_result  # a compiler need not read how devices are told apart
@@ -141,12 +154,10 @@ def _payload_dtype(format: Format, device: torch.device, is_forward: bool) -> to
 # --- quantising -----------------------------------------------------------------------------------------------------
 
 
-def quantize(
-    x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool], trans_a: bool, trans_b: bool
-) -> Copies:
+def quantize(x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool]) -> Copies:
     """x, which is ``a``, ``b`` or the ``gradient``, with scales along the dimensions that are ``wanted``."""
     if scheme.granularity is ScalingGranularity.MX_BLOCKWISE:
-        return _quantize_mx(x, scheme, which, wanted, trans_a, trans_b)
+        return _quantize_mx(x, scheme, which, wanted)
     dtype = scheme.gradient_dtype if which == "gradient" else scheme.dtype
     tiles = scheme.granularity is ScalingGranularity.BLOCKWISE and which == "b"
     if tiles or scheme.granularity is ScalingGranularity.TENSORWISE:  # one copy serves both
@@ -158,10 +169,8 @@ def quantize(
     return _copies(run_quantize_float(call), wanted)
 
 
-def _quantize_mx(
-    x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool], trans_a: bool, trans_b: bool
-) -> Copies:
-    directions = [mx_direction(scheme, which, dim, trans_a, trans_b) if wanted[dim] else None for dim in (0, 1)]
+def _quantize_mx(x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool]) -> Copies:
+    directions = [mx_direction(scheme, which, dim) if wanted[dim] else None for dim in (0, 1)]
     stochastic = any(direction is not None and direction.stochastic for direction in directions)
     call = QuantizeMxCall(
         x.unsqueeze(0),
@@ -182,16 +191,16 @@ def _copies(four: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
     )
 
 
-def mx_direction(scheme: Scheme, which: str, dim: int, trans_a: bool, trans_b: bool) -> MxDirection:
+def mx_direction(scheme: Scheme, which: str, dim: int) -> MxDirection:
     """How the copy of a, b or the gradient with scales along dimension ``dim`` is made."""
-    forward = {"a": dim == (0 if trans_a else 1), "b": dim == (1 if trans_b else 0), "gradient": False}[which]
+    forward = which != "gradient" and dim == scheme.contraction(which)
     wgrad = (which == "a" and not forward) or (which == "gradient" and dim == 0)
     if forward:
         second = which == "b"
     elif wgrad:  # dB = A^T G, or its transpose G^T A
-        second = (which == "a") is trans_b
+        second = (which == "a") is scheme.trans_b
     else:  # dA = G B^T, or its transpose B G^T
-        second = (which == "gradient") is trans_a
+        second = (which == "gradient") is scheme.trans_a
     return MxDirection(
         tile=which == "b",
         rht=scheme.fp4 and wgrad,
@@ -212,22 +221,23 @@ def _operands(x: Copy | None, y: Copy | None, trans_x: bool, trans_y: bool, sche
     return Operands(x, y, trans_x, trans_y)
 
 
-def forward_operands(a: Copies, b: Copies, trans_a: bool, trans_b: bool, scheme: Scheme) -> Operands:
+def forward_operands(a: Copies, b: Copies, scheme: Scheme) -> Operands:
     """C = A B."""
-    return _operands(a[0 if trans_a else 1], b[1 if trans_b else 0], trans_a, trans_b, scheme)
+    along_k = a[scheme.contraction("a")], b[scheme.contraction("b")]
+    return _operands(*along_k, scheme.trans_a, scheme.trans_b, scheme)
 
 
-def dgrad_operands(gradient: Copies, b: Copies, trans_a: bool, trans_b: bool, scheme: Scheme) -> Operands:
+def dgrad_operands(gradient: Copies, b: Copies, scheme: Scheme) -> Operands:
     """dA = G B^T [M,K], or its transpose B G^T [K,M] when A is stored transposed."""
-    g_MN, along_n = gradient[1], b[0 if trans_b else 1]
-    if trans_a:
-        return _operands(along_n, g_MN, trans_b, True, scheme)
-    return _operands(g_MN, along_n, False, not trans_b, scheme)
+    g_MN, along_n = gradient[1], b[1 - scheme.contraction("b")]
+    if scheme.trans_a:
+        return _operands(along_n, g_MN, scheme.trans_b, True, scheme)
+    return _operands(g_MN, along_n, False, not scheme.trans_b, scheme)
 
 
-def wgrad_operands(gradient: Copies, a: Copies, trans_a: bool, trans_b: bool, scheme: Scheme) -> Operands:
+def wgrad_operands(gradient: Copies, a: Copies, scheme: Scheme) -> Operands:
     """dB = A^T G [K,N], or its transpose G^T A [N,K] when B is stored transposed."""
-    g_MN, along_m = gradient[0], a[1 if trans_a else 0]
-    if trans_b:
-        return _operands(g_MN, along_m, True, trans_a, scheme)
-    return _operands(along_m, g_MN, not trans_a, False, scheme)
+    g_MN, along_m = gradient[0], a[1 - scheme.contraction("a")]
+    if scheme.trans_b:
+        return _operands(g_MN, along_m, True, scheme.trans_a, scheme)
+    return _operands(along_m, g_MN, not scheme.trans_a, False, scheme)

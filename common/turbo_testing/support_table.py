@@ -8,7 +8,7 @@ what the backends answer today and, on a difference, prints the table to paste.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from turbo_core import AutoKernelDispatcher, DeviceFacts, arch_facts, device
+from turbo_core import AutoKernelDispatcher, BackendType, DeviceFacts, arch_facts, device
 
 __all__ = ["PLACES", "check_readme", "standing_on", "support_table"]
 
@@ -38,16 +38,24 @@ def standing_on(facts: DeviceFacts | None) -> Iterator[torch.device]:
                 yield where
 
 
-def support_table(dispatcher: type[AutoKernelDispatcher], calls: Mapping[str, Callable[[torch.device], Any]]) -> str:
-    """Markdown: a row for each kind of call, a column for each backend, in it the places that backend serves."""
-    lines = [f"| call | {' | '.join(backend.name for backend in dispatcher.backends)} |"]
-    lines.append("|---" * (1 + len(dispatcher.backends)) + "|")
+def support_table(
+    dispatcher: type[AutoKernelDispatcher],
+    calls: Mapping[str, Callable[[torch.device], Any]],
+    leave_out: Container[BackendType] = (),
+) -> str:
+    """Markdown: a row for each kind of call, a column for each backend, in it the places that backend serves.
+
+    ``leave_out``: backends whose answers depend on how the wheel was built.
+    """
+    backends = [backend for backend in dispatcher.backends if backend not in leave_out]
+    lines = [f"| call | {' | '.join(backend.name for backend in backends)} |"]
+    lines.append("|---" * (1 + len(backends)) + "|")
     for label, make in calls.items():
-        served: dict[Any, list[str]] = {backend: [] for backend in dispatcher.backends}
+        served: dict[Any, list[str]] = {backend: [] for backend in backends}
         for place, facts in PLACES.items():
             with standing_on(facts) as where:
                 for backend, why_not in dispatcher.answers(make(where)).items():
-                    if why_not is None:
+                    if why_not is None and backend in served:
                         served[backend].append(place)
         lines.append(f"| {label} | {' | '.join(', '.join(places) or '-' for places in served.values())} |")
     return "\n".join(lines)

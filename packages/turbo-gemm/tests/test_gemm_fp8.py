@@ -6,6 +6,7 @@ import torch
 
 import turbo_gemm
 from turbo_core import BackendType, BackendUnavailableError, trace_dispatch
+from turbo_core.low_precision import ScalingGranularity
 from turbo_testing import references
 from turbo_testing.cases import load
 from turbo_testing.metrics import assert_close, assert_snr
@@ -20,6 +21,8 @@ GRANULARITIES = ["tensorwise-e4m3", "rowwise-e4m3", "blockwise-hybrid", "mx-hybr
 
 
 def sizes(backend, device):
+    if backend is BackendType.HIPBLASLT:  # torch multiplies multiples of 16 only
+        return [shape for shape in CASES.QUANT_FULL[::7] if not any(size % 16 for size in shape)]
     if device.type == "cuda":
         return CASES.QUANT_CPU + CASES.QUANT_FULL[::7]
     return CASES.QUANT_INTERPRETED if backend is BackendType.TRITON else CASES.QUANT_CPU
@@ -45,6 +48,12 @@ def attempt(a, b, trans_a, trans_b, grad_out, config, *, bias=None, out_dtype=No
         pytest.skip(str(refusal).split("this call: ")[1].split(". Call")[0])
 
 
+def allowance(result):
+    """Tolerances: those of the dtype, but Hopper's FP8 units (a development machine's) keep about 14 bits of a sum."""
+    hopper = result.device.type == "cuda" and torch.version.hip is None
+    return {"rtol": 1e-3, "atol": 1e-3} if hopper and result.dtype is FP32 else {}
+
+
 def check(a, b, trans_a, trans_b, grad_out, config, *, bias=None, out_dtype=None, snr=True):
     """Forward and every gradient against both yardsticks, with dtypes and shapes."""
     out, *gradients = attempt(a, b, trans_a, trans_b, grad_out, config, bias=bias, out_dtype=out_dtype)
@@ -61,7 +70,7 @@ def check(a, b, trans_a, trans_b, grad_out, config, *, bias=None, out_dtype=None
         ("out", "dA", "dB"), (out, *gradients), ideal, exact, (out.dtype, a.dtype, b.dtype)
     ):
         assert (got.dtype, got.shape) == (dtype, close.shape), what
-        assert_close(got, close, what=f"{what} of the dequantised operands")
+        assert_close(got, close, what=f"{what} of the dequantised operands", **allowance(got))
         if snr:
             assert_snr(got.double(), want, gate(config), what=what)
     if bias is not None:
@@ -71,8 +80,11 @@ def check(a, b, trans_a, trans_b, grad_out, config, *, bias=None, out_dtype=None
 @pytest.mark.parametrize(("trans_a", "trans_b"), LAYOUTS)
 @pytest.mark.parametrize("config", FP8_CONFIGS.values(), ids=FP8_CONFIGS)
 def test_forward_and_gradients(quant_backend, device, config, trans_a, trans_b):
+    dtypes = (BF16, FP16)
+    if quant_backend is BackendType.HIPBLASLT and config.granularity is not ScalingGranularity.TENSORWISE:
+        dtypes = (BF16,)  # torch has no other there
     for m, n, k in sizes(quant_backend, device):
-        for dtype in (BF16, FP16) if m == 255 or device.type == "cuda" else (BF16,):
+        for dtype in dtypes if m == 255 or device.type == "cuda" else (BF16,):
             a, b, bias, grad_out = operands(m, n, k, trans_a, trans_b, dtype, device)
             with poisoned_empty():
                 check(a, b, trans_a, trans_b, grad_out, config, bias=bias, snr=min(m, n, k) > 1)

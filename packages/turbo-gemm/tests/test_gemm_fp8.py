@@ -22,9 +22,9 @@ GRANULARITIES = ["tensorwise-e4m3", "rowwise-e4m3", "blockwise-hybrid", "mx-hybr
 
 def sizes(backend, device):
     if backend is BackendType.HIPBLASLT:  # torch multiplies multiples of 16 only
-        return [shape for shape in CASES.QUANT_FULL[::7] if not any(size % 16 for size in shape)]
+        return [shape for shape in CASES.QUANT_FULL[::11] if not any(size % 16 for size in shape)]
     if device.type == "cuda":
-        return CASES.QUANT_CPU + CASES.QUANT_FULL[::7]
+        return CASES.QUANT_CPU + CASES.QUANT_FULL[::11]
     return CASES.QUANT_INTERPRETED if backend is BackendType.TRITON else CASES.QUANT_CPU
 
 

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: MIT
+"""What the ops accept. Every refusal names the argument, what it was and what is accepted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from turbo_core import UnsupportedError
+from turbo_core.low_precision import MX_BLOCK_SIZE, ScalingGranularity, ScalingRecipe, is_fp8_dtype
+from turbo_quant.formats import fp4_dtype
+
+__all__ = [
+    "DTYPES",
+    "check_axis",
+    "check_block_size",
+    "check_fp4_granularity",
+    "check_groups",
+    "check_input",
+    "check_payload_dtype",
+    "check_recipe",
+    "check_rng",
+    "check_sign_mask",
+    "what",
+]
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_ACCEPTED = ", ".join(map(str, DTYPES))
+_INDEX_DTYPES = (torch.int64, torch.int32)
+
+
+def what(value: Any) -> str:
+    """A value in a few words."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {list(value.shape)}, {value.dtype}, on {value.device}"
+    return repr(value)
+
+
+def check_granularity(op: str, granularity: Any, accepted: tuple[ScalingGranularity, ...]) -> None:
+    if granularity not in accepted:
+        names = ", ".join(kind.name for kind in accepted)
+        raise UnsupportedError(f"{op}: granularity={granularity!r}; accepted are {names}")
+
+
+def check_input(op: str, x: Any, granularity: ScalingGranularity) -> None:
+    """x of a quantise function."""
+    if not isinstance(x, torch.Tensor) or x.dtype not in DTYPES:
+        raise UnsupportedError(f"{op}: x is {what(x)}; a tensor in one of {_ACCEPTED} is accepted")
+    check_rank(op, "x", x, granularity)
+
+
+def check_rank(op: str, name: str, x: torch.Tensor, granularity: ScalingGranularity) -> None:
+    if granularity in (ScalingGranularity.BLOCKWISE, ScalingGranularity.MX_BLOCKWISE):
+        if x.dim() not in (2, 3):
+            raise UnsupportedError(f"{op}: {name} is {what(x)}; {granularity.name} takes 2 or 3 dimensions")
+    elif granularity is ScalingGranularity.ROWWISE and x.dim() == 0:
+        raise UnsupportedError(f"{op}: {name} is {what(x)}; ROWWISE takes at least 1 dimension")
+
+
+def check_out_dtype(op: str, out_dtype: Any) -> None:
+    """The result of a dequantise function."""
+    if out_dtype not in DTYPES:
+        raise UnsupportedError(f"{op}: out_dtype={out_dtype}; accepted are {_ACCEPTED}")
+
+
+def check_payload_dtype(op: str, name: str, dtype: Any, granularity: ScalingGranularity, bits: int) -> None:
+    """A storage dtype against the function (8 or 4 bits) and the granularity."""
+    if bits == 4:
+        accepted = tuple(dict.fromkeys((fp4_dtype(), torch.uint8)))
+    elif granularity is ScalingGranularity.MX_BLOCKWISE:
+        accepted = (torch.float8_e4m3fn, torch.float8_e5m2)
+    elif isinstance(dtype, torch.dtype) and is_fp8_dtype(dtype):
+        return
+    else:
+        accepted = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+    if dtype not in accepted:
+        raise UnsupportedError(f"{op}: {name}={dtype}; accepted are {', '.join(map(str, accepted))}")
+
+
+def check_fp4_granularity(op: str, granularity: Any) -> None:
+    check_granularity(op, granularity, (ScalingGranularity.MX_BLOCKWISE,))
+
+
+def check_block_size(op: str, granularity: ScalingGranularity, block_size: Any) -> int:
+    """The block size that the call takes: 0 for TENSORWISE and ROWWISE."""
+    if granularity is ScalingGranularity.BLOCKWISE:
+        if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
+            raise UnsupportedError(f"{op}: block_size={block_size!r}; BLOCKWISE takes a positive number")
+        return block_size
+    accepted = (None, MX_BLOCK_SIZE) if granularity is ScalingGranularity.MX_BLOCKWISE else (None, 0)
+    if block_size not in accepted:
+        raise UnsupportedError(f"{op}: block_size={block_size!r}; {granularity.name} takes {accepted[1]} or None")
+    return 0
+
+
+def check_axis(op: str, axis: Any, rank: int, accepted: tuple[int, ...], required: bool = True) -> int | None:
+    """``axis`` counted from the front; only those in ``accepted`` (also so counted)."""
+    if axis is None and not required:
+        return None
+    if isinstance(axis, bool) or not isinstance(axis, int) or not -rank <= axis < rank or axis % rank not in accepted:
+        names = ", ".join(f"{i} ({i - rank})" for i in accepted)
+        raise UnsupportedError(f"{op}: axis={axis!r}; accepted for {rank} dimensions are {names}")
+    return axis % rank
+
+
+def check_recipe(op: str, name: str, recipe: Any, granularity: ScalingGranularity) -> ScalingRecipe:
+    """The recipe, with only options that the granularity has."""
+    if recipe is None:
+        return ScalingRecipe()
+    if not isinstance(recipe, ScalingRecipe):
+        raise UnsupportedError(f"{op}: {name}={recipe!r}; None or a ScalingRecipe is accepted")
+    if granularity is ScalingGranularity.MX_BLOCKWISE:
+        if recipe.use_2d_block and recipe.use_rht:
+            raise UnsupportedError(f"{op}: {name} has use_2d_block and use_rht; one of the two is accepted")
+        return recipe
+    known = {"use_2d_block"} if granularity is ScalingGranularity.BLOCKWISE else set()
+    extra = [option for option, value in recipe._asdict().items() if value and option not in known]
+    if extra:
+        raise UnsupportedError(f"{op}: {name} has {', '.join(extra)}, which {granularity.name} does not have")
+    return recipe
+
+
+def check_sign_mask(op: str, sign_mask: Any) -> None:
+    if isinstance(sign_mask, bool) or not isinstance(sign_mask, int) or not 0 <= sign_mask < 1 << 16:
+        raise UnsupportedError(f"{op}: sign_mask={sign_mask!r}; 16 bits (0 to 65535) are accepted")
+
+
+def check_rng(op: str, rng: Any, device: torch.device) -> None:
+    if rng is None:
+        return
+    if not isinstance(rng, torch.Tensor) or rng.shape != (2,) or rng.dtype != torch.int64 or rng.device != device:
+        raise UnsupportedError(
+            f"{op}: rng is {what(rng)}; None or an int64 tensor of shape [2] on {device} is accepted"
+        )
+
+
+def check_groups(op: str, x: torch.Tensor, group_lens: Any, group_offs: Any) -> None:
+    if x.dim() != 2:
+        raise UnsupportedError(f"{op}: x is {what(x)}; with groups 2 dimensions are accepted")
+    for name, value in (("group_lens", group_lens), ("group_offs", group_offs)):
+        valid = isinstance(value, torch.Tensor) and value.dim() == 1 and value.dtype in _INDEX_DTYPES
+        if not valid or value.device != x.device:
+            raise UnsupportedError(
+                f"{op}: {name} is {what(value)}; a vector of int64 or int32 on {x.device} is accepted"
+            )
+    groups = group_lens.shape[0]
+    if groups < 1 or group_offs.shape[0] != groups + 1:
+        raise UnsupportedError(
+            f"{op}: group_lens has {groups} elements and group_offs {group_offs.shape[0]}; "
+            f"G >= 1 and G + 1 are accepted"
+        )

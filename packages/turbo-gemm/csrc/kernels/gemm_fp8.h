@@ -159,7 +159,7 @@ struct Fp8Loop {
     }
   }
 
-  TURBO_METHOD void arrived() {}
+  TURBO_METHOD void arrived(int) {}
 
   TURBO_METHOD void add_part() {
     if constexpr (has_part) {

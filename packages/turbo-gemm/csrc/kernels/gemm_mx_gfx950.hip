@@ -28,21 +28,18 @@ struct MxLoop {
   static_assert(fp4 == (FormatB == MxType::fp4), "e2m1 goes with itself");
   static_assert(T::m / 64 + T::n / 64 == T::waves, "each wave fetches the scales of 64 rows");
 
-  // Scales in LDS: 4 bytes a row, and a second such plane for the second 128 k of 4 bits, 16 banks further on, so that
-  // lane groups 0, 1 and 2, 3 read different banks.
-  static constexpr int planes = fp4 ? 2 : 1;
-  static constexpr int plane_a = T::m * 4 + 64, plane_b = T::n * 4 + 64;
-  static constexpr int scales = planes * (plane_a + plane_b);  // bytes of a stage
-  static constexpr int scales_a(int stage) { return LdsLayout<T>::end + stage * scales; }
-  static constexpr int scales_b(int stage) { return scales_a(stage) + planes * plane_a; }
-  static constexpr int lds_bytes = LdsLayout<T>::end + 2 * scales;
+  // Scales: 16 bytes of a row at a time, which serve 4 stages of 8 bits or 2 of 4. Two such sets alternate in LDS; rows of A,
+  // then rows of B.
+  static constexpr int scale_stages = fp4 ? 2 : 4, stage_scales = 16 / scale_stages;
+  static constexpr int set_bytes = (T::m + T::n) * 16;
+  static constexpr int lds_bytes = LdsLayout<T>::end + 2 * set_bytes;
 
   int lds_start;
   int row_bytes, stages;
   Fetcher<T::m, T::waves, false> a;
   Fetcher<T::n, T::waves, true> b;
   Descriptor scale;
-  int scale_offset, scale_to, scale_plane;
+  int scale_offset, scale_to;
   const local<unsigned char> *a_at[2], *b_at[2], *a_scale_at, *b_scale_at;  // of this lane
   mx_operand a_part[T::fragments], b_part[kColumnFragments];
   int a_scale[T::fragments], b_scale[kColumnFragments];
@@ -65,8 +62,7 @@ struct MxLoop {
     const int begin = is_a ? tile.m : tile.n, rows = least((is_a ? args.m : args.n) - begin, is_a ? T::m : T::n);
     scale = describe(first + begin * stride, unsigned((rows - 1) * stride + row_bytes / (fp4 ? 16 : 32)));
     scale_offset = (part * 64 + (is_a ? lane : row_of_b(lane))) * int(stride);
-    scale_to = lds_start + (is_a ? scales_a(0) : scales_b(0)) + part * 256;
-    scale_plane = is_a ? plane_a : plane_b;
+    scale_to = lds_start + LdsLayout<T>::end + wave * 64 * 16;
     // Reads: row `row` of each fragment.
     const int a_row = wave / T::waves_n * (T::fragments * 16) + row, b_row = wave % T::waves_n * 64 + row;
 #pragma unroll
@@ -75,23 +71,20 @@ struct MxLoop {
       a_at[h] = memory + LdsLayout<T>::a(0) + a_row * kStageBytes + place;
       b_at[h] = memory + LdsLayout<T>::b(0) + b_row * kStageBytes + place;
     }
-    const int a_byte = fp4 ? group / 2 * plane_a + group % 2 * 2 : group;
-    const int b_byte = fp4 ? group / 2 * plane_b + group % 2 * 2 : group;
-    a_scale_at = memory + scales_a(0) + a_row * 4 + a_byte;
-    b_scale_at = memory + scales_b(0) + b_row * 4 + b_byte;
+    const auto *set = memory + LdsLayout<T>::end + group * (fp4 ? 2 : 1);
+    a_scale_at = set + a_row * 16;
+    b_scale_at = set + (T::m + b_row) * 16;
   }
 
   template <int Stage>
   TURBO_METHOD void fetch(int t) const {
     const int at = t * kStageBytes;
-    // K of 4 bits may end with half a stage. What follows is the next row's: payload and scales become 0 instead.
+    // K of 4 bits may end with half a stage. What follows in memory is the next row's: zeros instead.
     a.template operator()<fp4>(at, row_bytes, lds_start + LdsLayout<T>::a(Stage));
     b.template operator()<fp4>(at, row_bytes, lds_start + LdsLayout<T>::b(Stage));
-#pragma unroll
-    for (int p = 0; p < planes; ++p) {
-      const int begin = (t * planes + p) * 4;
-      const int further = p == 1 && at + kStageBytes / 2 >= row_bytes ? kNowhere : begin;
-      turbo_gemm::fetch<4>(scale, scale_offset + further, scale_to + Stage * scales + p * scale_plane);
+    if (Stage == 0 && t % scale_stages == 0) {
+      const int set = t / scale_stages;
+      turbo_gemm::fetch<16>(scale, scale_offset + set * 16, scale_to + set % 2 * set_bytes);
     }
   }
 
@@ -106,25 +99,35 @@ struct MxLoop {
   }
 
   template <int Stage>
-  TURBO_METHOD void read(int) {
+  TURBO_METHOD void read(int t) {
+    const int at = t / scale_stages % 2 * set_bytes + t % scale_stages * stage_scales;
 #pragma unroll
-    for (int j = 0; j < kColumnFragments; ++j) {
+    for (int j = 0; j < kColumnFragments; ++j) b_scale[j] = read_scale(b_scale_at + at + j * 16 * 16);
+#pragma unroll
+    for (int f = 0; f < T::fragments; ++f) a_scale[f] = read_scale(a_scale_at + at + f * 16 * 16);
+#pragma unroll
+    for (int j = 0; j < kColumnFragments; ++j)
       b_part[j] = read_part(b_at, Stage * T::n * kStageBytes + j * 16 * kStageBytes);
-      b_scale[j] = read_scale(b_scale_at + Stage * scales + j * 64);
-    }
 #pragma unroll
-    for (int f = 0; f < T::fragments; ++f) {
+    for (int f = 0; f < T::fragments; ++f)
       a_part[f] = read_part(a_at, Stage * T::m * kStageBytes + f * 16 * kStageBytes);
-      a_scale[f] = read_scale(a_scale_at + Stage * scales + f * 64);
-    }
   }
 
-  // Zero-extended by the load, and not once more where they are used.
-  TURBO_METHOD void arrived() {
+  TURBO_METHOD void arrived(int t) {
+    // Zero-extended by the load, and not once more where they are used.
+    const auto keep = [](int &x) { asm volatile("" : "+v"(x)); };
 #pragma unroll
-    for (int &x : a_scale) asm volatile("" : "+v"(x));
+    for (int &x : a_scale) keep(x);
 #pragma unroll
-    for (int &x : b_scale) asm volatile("" : "+v"(x));
+    for (int &x : b_scale) keep(x);
+    // Of a last half stage the other scales are the next row's: a NaN among them would not go away by a payload of zeros.
+    if (fp4 && (t + 1) * kStageBytes > row_bytes) {
+      const int mask = lane_index() < 32 ? -1 : 0;  // blocks 2 g and 2 g + 1 of lane groups 2 and 3
+#pragma unroll
+      for (int &x : a_scale) keep(x &= mask);
+#pragma unroll
+      for (int &x : b_scale) keep(x &= mask);
+    }
   }
 
   // The first operand gives the rows of D: B, so that a lane has adjacent columns of C.

@@ -157,15 +157,15 @@ struct Fetcher {
 
 // --- the loop --------------------------------------------------------------------------------------------------------
 
-// One stage. Loop has fetch<Stage>(t), read<Stage>(t) and multiply<Stage>(t), where Stage is t % 2, and arrived(), called
-// when what was read is in its registers. `leading` is a scalar: a branch on it is one s_cbranch.
+// One stage. Loop has fetch<Stage>(t), read<Stage>(t) and multiply<Stage>(t), where Stage is t % 2, and arrived(t), called
+// when what was read is in its registers, or may be waited for. `leading` is a scalar: a branch on it is one s_cbranch.
 template <bool TwoGroups, int Stage, class Loop>
 TURBO_DEVICE void step(Loop &loop, bool leading, int t, int stages) {
   if (leading && t + 1 < stages) loop.template fetch<1 - Stage>(t + 1);
   loop.template read<Stage>(t);
+  if constexpr (TwoGroups) wait_read();
+  loop.arrived(t);
   if constexpr (TwoGroups) {
-    wait_read();
-    loop.arrived();
     if (!leading) wait_fetched();
     interval_end();
     if (!leading && t + 2 < stages) loop.template fetch<Stage>(t + 2);

@@ -45,8 +45,8 @@ static_assert(sizeof(GemmArgs) == 144, "the layout is part of the interface betw
 //
 // X(..., name, waves along m, waves along n, fragments of 16 rows along m); a wave has 64 columns. 8 waves take turns in
 // two groups (gemm_pipeline.h); 4 waves leave room for a second work-group on the compute unit, which does the same.
-#define TURBO_GEMM_TILES(X, ...)      \
-  X(__VA_ARGS__, 256x256, 2, 4, 8)    \
+#define TURBO_GEMM_TILES(X, ...)   \
+  X(__VA_ARGS__, 256x256, 2, 4, 8) \
   X(__VA_ARGS__, 128x128, 2, 2, 4)
 
 // A wave accumulates 64 columns x 16 rows per fragment, 16 registers each. Blockwise kernels have the sum of the current K

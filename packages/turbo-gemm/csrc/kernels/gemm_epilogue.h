@@ -43,9 +43,33 @@ TURBO_DEVICE void scale_tile(const GemmArgs &args, TilePosition tile, Accumulato
   }
 }
 
-// --- 16 adjacent columns of a row ------------------------------------------------------------------------------------
+// --- 16 adjacent columns of a row: 16-byte accesses ------------------------------------------------------------------
 
 constexpr int kNowhere = int(0x80000000);  // offset beyond any buffer: loads give 0, stores are dropped
+
+// `left` of the columns are there, a multiple of what an access holds; `offset` of the first in bytes.
+template <class C>
+TURBO_DEVICE void write_columns(Accumulator &x, Buffer c, int offset, int left, bool accumulate) {
+  constexpr int N = kVectorOf<C>;
+  const auto at = [&](int first) { return first < left ? offset + first * int(sizeof(C)) : kNowhere; };
+  if (accumulate) {
+#pragma unroll
+    for (int first = 0; first < 16; first += N) {
+      const vec<float, N> old = to_float<C, N>(turbo::load<C, N>(c, at(first)));
+#pragma unroll
+      for (int e = 0; e < N; ++e) x[(first + e) / 4][(first + e) % 4] += old[e];
+    }
+  }
+#pragma unroll
+  for (int first = 0; first < 16; first += N) {
+    vec<float, N> value;
+#pragma unroll
+    for (int e = 0; e < N; ++e) value[e] = x[(first + e) / 4][(first + e) % 4];
+    turbo::store<C, N>(from_float<C, N>(value), c, at(first));
+  }
+}
+
+// --- 16 rows, element by element: for a C that is not aligned --------------------------------------------------------
 
 template <class C>
 TURBO_DEVICE C load_one(Buffer c, int offset) {
@@ -59,37 +83,27 @@ TURBO_DEVICE void store_one(C x, Buffer c, int offset) {
   if constexpr (sizeof(C) == 2) __builtin_amdgcn_raw_buffer_store_b16(bits<unsigned short>(x), c, offset, 0, 0);
 }
 
-// `left` of the columns are there; `offset` of the first in bytes.
-template <class C, bool Vector>
-TURBO_DEVICE void add_row(Accumulator &x, Buffer c, int offset, int left) {
-  constexpr int N = Vector ? kVectorOf<C> : 1;
-#pragma unroll
-  for (int first = 0; first < 16; first += N) {
-    const int at = first < left ? offset + first * int(sizeof(C)) : kNowhere;
-    if constexpr (Vector) {
-      const vec<float, N> old = to_float<C, N>(turbo::load<C, N>(c, at));
-#pragma unroll
-      for (int e = 0; e < N; ++e) x[(first + e) / 4][(first + e) % 4] += old[e];
-    } else {
-      x[first / 4][first % 4] += to_float(load_one<C>(c, at));
-    }
-  }
-}
+// A wave's part of LDS, which the main loop does not need any more: 16 rows of 64 floats and a gap against conflicts.
+constexpr int kPitch = 64 + 4;
+constexpr int kScratchBytes = 16 * kPitch * 4;
 
-template <class C, bool Vector>
-TURBO_DEVICE void store_row(const Accumulator &x, Buffer c, int offset, int left) {
-  constexpr int N = Vector ? kVectorOf<C> : 1;
+// Through LDS, so that a store of the wave is 64 adjacent elements. `offset`: of this lane's column of the first row;
+// `rows` of the 16 are there.
+template <class C>
+TURBO_DEVICE void write_elements(const Accumulator &x, local<float> *scratch, Buffer c, int offset, int row_bytes, int rows,
+                                 bool accumulate) {
+  const int lane = lane_index();
+  order();
 #pragma unroll
-  for (int first = 0; first < 16; first += N) {
-    const int at = first < left ? offset + first * int(sizeof(C)) : kNowhere;
-    if constexpr (Vector) {
-      vec<float, N> value;
-#pragma unroll
-      for (int e = 0; e < N; ++e) value[e] = x[(first + e) / 4][(first + e) % 4];
-      turbo::store<C, N>(from_float<C, N>(value), c, at);
-    } else {
-      store_one<C>(from_float<C>(x[first / 4][first % 4]), c, at);
-    }
+  for (int j = 0; j < kColumnFragments; ++j)
+    store<4>(scratch + lane % 16 * kPitch + lane / 16 * 16 + 4 * j, x[j]);
+  order();  // the LDS instructions of a wave are in order
+#pragma unroll 1
+  for (int row = 0; row < rows; ++row) {
+    float value = scratch[row * kPitch + lane];
+    if (accumulate) value += to_float(load_one<C>(c, offset));
+    store_one<C>(from_float<C>(value), c, offset);
+    offset += row_bytes;
   }
 }
 
@@ -113,38 +127,38 @@ TURBO_DEVICE void read_bias(Accumulator &values, const GemmArgs &args, int first
 
 // --- the tile --------------------------------------------------------------------------------------------------------
 
-template <class C, class T, bool Vector>
-TURBO_DEVICE void write_rows(const GemmArgs &args, TilePosition tile, const Accumulator (&total)[T::fragments],
-                             const Accumulator &bias) {
+// `total` is A B^T, in float32. `lds` is free from here on.
+template <class C, class T>
+TURBO_DEVICE void write_tile(const GemmArgs &args, TilePosition tile, const Accumulator (&total)[T::fragments],
+                             local<unsigned char> *lds) {
   const LanePosition<T> lane;
   const int rows = least(args.m - tile.m, T::m), columns = least(args.n - tile.n, T::n);
   const int row_bytes = int(args.c_stride * int(sizeof(C)));
   const Buffer c = make_buffer((global<C> *)args.c + tile.m * args.c_stride + tile.n,
                                unsigned((rows - 1) * row_bytes + columns * int(sizeof(C))));
-  const int first = lane.row * row_bytes + lane.column * int(sizeof(C));
+  Accumulator bias;
+  read_bias(bias, args, tile.n + lane.column);
+  const int wave_row = wave_index() / T::waves_n * (T::fragments * 16);
+  const int wave_column = wave_index() % T::waves_n * 64 + lane_index();  // element by element: a column a lane
+  auto *scratch = (local<float> *)(lds + wave_index() * kScratchBytes);
 #pragma unroll
   for (int f = 0; f < T::fragments; ++f) {
-    int offset = first + 16 * f * row_bytes, left = lane.row + 16 * f < rows ? columns - lane.column : 0;
+    const int row = 16 * f;
+    int offset = (lane.row + row) * row_bytes + lane.column * int(sizeof(C));
+    int left = lane.row + row < rows ? columns - lane.column : 0;
     // Row by row: otherwise the offsets of all rows are computed first, and kept in registers that there are not.
     order();
     asm volatile("" : "+v"(offset), "+v"(left));
     Accumulator x;
 #pragma unroll
     for (int j = 0; j < kColumnFragments; ++j) x[j] = total[f][j] + bias[j];
-    if (args.accumulate) add_row<C, Vector>(x, c, offset, left);
-    store_row<C, Vector>(x, c, offset, left);
-  }
-}
-
-// `total` is A B^T, in float32.
-template <class C, class T>
-TURBO_DEVICE void write_tile(const GemmArgs &args, TilePosition tile, const Accumulator (&total)[T::fragments]) {
-  Accumulator bias;
-  read_bias(bias, args, tile.n + LanePosition<T>().column);
-  if (args.vector) {
-    write_rows<C, T, true>(args, tile, total, bias);
-  } else {
-    write_rows<C, T, false>(args, tile, total, bias);
+    if (args.vector) {
+      write_columns<C>(x, c, offset, left, args.accumulate);
+    } else {
+      const int at = wave_column < columns ? (wave_row + row) * row_bytes + wave_column * int(sizeof(C)) : kNowhere;
+      write_elements<C>(x, scratch, c, at, wave_column < columns ? row_bytes : 0, least(rows - wave_row - row, 16),
+                        args.accumulate);
+    }
   }
 }
 

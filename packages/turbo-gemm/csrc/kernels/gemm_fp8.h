@@ -57,7 +57,7 @@ TURBO_DEVICE f32x4 multiply_fragment(Fragment a, Fragment b, f32x4 c) {
 
 // --- the loop --------------------------------------------------------------------------------------------------------
 
-constexpr int kBlock = 128;                        // k that share a scale
+constexpr int kBlock = 128;                         // k that share a scale
 constexpr int kBlockStages = kBlock / kStageBytes;  // gfx942: 2, gfx950: 1
 
 // Blockwise: the sum over a K block is scaled and added to `total`. Where a block is one instruction (gfx950), at once.
@@ -105,7 +105,8 @@ struct Fp8Loop {
     if constexpr (Blockwise) {
       const bool is_a = wave < T::m / 64;
       const int begin = is_a ? tile.m : tile.n, rows = least((is_a ? args.m : args.n) - begin, is_a ? T::m : T::n);
-      const int mine = (is_a ? wave : wave - T::m / 64) * 64 + lane, shift = is_a ? args.a_scale_shift : args.b_scale_shift;
+      const int mine = (is_a ? wave : wave - T::m / 64) * 64 + lane,
+                shift = is_a ? args.a_scale_shift : args.b_scale_shift;
       const long long stride = (is_a ? args.a_scale_stride : args.b_scale_stride) * 4;
       scale = (const global<unsigned char> *)(is_a ? args.a_scale : args.b_scale) + (begin >> shift) * stride;
       scale_step = (is_a ? args.a_scale_step : args.b_scale_step) * 4;
@@ -204,12 +205,12 @@ TURBO_DEVICE void gemm_fp8(const GemmArgs &args) {
   run<T>(loop, loop.stages);
   loop.add_part();
   if constexpr (!Blockwise) scale_tile<T>(args, tile, loop.total);
-  write_tile<C, T>(args, tile, loop.total);
+  write_tile<C, T>(args, tile, loop.total, (local<unsigned char> *)memory);
 }
 
-#define TURBO_FP8_KERNEL(kind, blockwise, a, b, c, tile, waves_m, waves_n, fragments)                       \
-  TURBO_KERNEL(waves_m *waves_n * 64, 2) void gemm_fp8_##kind##_##a##_##b##_##c##_##tile(GemmArgs args) {   \
-    gemm_fp8<a, b, c, Tile<waves_m, waves_n, fragments>, blockwise>(args);                                  \
+#define TURBO_FP8_KERNEL(kind, blockwise, a, b, c, tile, waves_m, waves_n, fragments)                      \
+  TURBO_KERNEL(waves_m * waves_n * 64, 2) void gemm_fp8_##kind##_##a##_##b##_##c##_##tile(GemmArgs args) { \
+    gemm_fp8<a, b, c, Tile<waves_m, waves_n, fragments>, blockwise>(args);                                 \
   }
 
 }  // namespace turbo_gemm

@@ -142,8 +142,7 @@ struct MxLoop {
           x = __builtin_shufflevector(x, x, 4, 5, 6, 7, 4, 5, 6, 7);
           y = __builtin_shufflevector(y, y, 4, 5, 6, 7, 4, 5, 6, 7);
         }
-        total[f][j] =
-            mfma_scale_f32_16x16x128<FormatB, FormatA, Half, Half>(y, x, total[f][j], b_scale[j], a_scale[f]);
+        total[f][j] = mfma_scale_f32_16x16x128<FormatB, FormatA, Half, Half>(y, x, total[f][j], b_scale[j], a_scale[f]);
       }
     }
   }
@@ -162,12 +161,12 @@ TURBO_DEVICE void gemm_mx(const GemmArgs &args) {
   const TilePosition tile = tile_position(args.tiles_m, args.tiles_n, T::m, T::n);
   Loop loop(args, tile, (local<unsigned char> *)memory);
   run<T>(loop, loop.stages);
-  write_tile<C, T>(args, tile, loop.total);
+  write_tile<C, T>(args, tile, loop.total, (local<unsigned char> *)memory);
 }
 
-#define TURBO_MX_KERNEL(a, b, c, tile, waves_m, waves_n, fragments)                                       \
-  TURBO_KERNEL(waves_m *waves_n * 64, 2) void gemm_mx_##a##_##b##_##c##_##tile(GemmArgs args) {           \
-    gemm_mx<a, b, c, Tile<waves_m, waves_n, fragments>>(args);                                            \
+#define TURBO_MX_KERNEL(a, b, c, tile, waves_m, waves_n, fragments)                              \
+  TURBO_KERNEL(waves_m * waves_n * 64, 2) void gemm_mx_##a##_##b##_##c##_##tile(GemmArgs args) { \
+    gemm_mx<a, b, c, Tile<waves_m, waves_n, fragments>>(args);                                   \
   }
 #define TURBO_MX_OUTPUT(a, b, c) TURBO_GEMM_TILES(TURBO_MX_KERNEL, a, b, c)
 #define TURBO_MX_PAIR(_, a, b) TURBO_GEMM_OUTPUTS(TURBO_MX_OUTPUT, a, b)

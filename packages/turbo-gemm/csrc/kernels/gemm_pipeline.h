@@ -59,9 +59,7 @@ struct LdsLayout {
 // Row of B, in the tile, that is row r of its LDS image. Rows are permuted within 64 so that a lane ends up with 16
 // adjacent columns of C: fragment f, row 4 q + s of it (D's register s in lane group q) is column 16 q + 4 f + s.
 // Linear in the bits of r: row_of_b(x + y) = row_of_b(x) + row_of_b(y) where x and y have no bit in common.
-TURBO_DEVICE constexpr int row_of_b(int r) {
-  return (r & ~63) + 16 * (r >> 2 & 3) + 4 * (r >> 4 & 3) + (r & 3);
-}
+TURBO_DEVICE constexpr int row_of_b(int r) { return (r & ~63) + 16 * (r >> 2 & 3) + 4 * (r >> 4 & 3) + (r & 3); }
 
 // The chunk of a row that is stored at `position` of row r, and the other way round. Two rows (gfx950: of 128 bytes, 64
 // banks; gfx942: of 64 bytes, 32 banks) take all banks once, and r / 2 changes the order: the 16 rows of a fragment read
@@ -85,7 +83,8 @@ template <int Bytes>
 TURBO_DEVICE void fetch(Descriptor from, int offset, int to) {
   static_assert(Bytes == 4 || Bytes == 16, "4 bytes a lane; 16 on gfx950");
   if constexpr (Bytes == 4)
-    asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\tbuffer_load_dword %1, %2, 0 offen lds" ::"s"(to), "v"(offset), "s"(from)
+    asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\tbuffer_load_dword %1, %2, 0 offen lds" ::"s"(to), "v"(offset),
+                 "s"(from)
                  : "memory");
 #if defined(__gfx950__)
   else
@@ -132,7 +131,8 @@ struct Fetcher {
   // order_of(p) is the chunk that is wanted at place p.
   template <class Order>
   TURBO_METHOD Fetcher(const global<unsigned char> *tile, long long stride, int rows, int row_bytes, Order order_of)
-      : from(describe(tile, unsigned(stride * ((rows < Rows ? rows : Rows) - 1) + row_bytes))), row_stride(int(stride)) {
+      : from(describe(tile, unsigned(stride * ((rows < Rows ? rows : Rows) - 1) + row_bytes))),
+        row_stride(int(stride)) {
     const int byte = lane_index() * kDmaBytes;
     const int row = wave_index() * kDmaRows + byte / kStageBytes;
     position = order_of(swizzle_rows(row, byte % kStageBytes / 16)) * 16 + byte % 16;

@@ -65,7 +65,8 @@ int64_t cost(const TileKernel &tile, int64_t m, int64_t n) {
   return (tiles_of(tile, m, n) + kComputeUnits - 1) / kComputeUnits * tile.m * tile.n;
 }
 
-const TileKernel &choose_tile(const TileKernel (&tiles)[kTiles], int64_t m, int64_t n) {
+const TileKernel &choose_tile(const TileKernel (&tiles)[kTiles], int64_t m, int64_t n, turbo_gemm_tile wanted) {
+  if (wanted != TURBO_GEMM_TILE_CHOSEN) return tiles[wanted == TURBO_GEMM_TILE_SMALL];
   return 4 * cost(tiles[0], m, n) <= 5 * cost(tiles[1], m, n) ? tiles[0] : tiles[1];
 }
 
@@ -129,8 +130,11 @@ turbo_status check_output(const char *op, const turbo_gemm_output &c, int64_t m,
 // --- launch ----------------------------------------------------------------------------------------------------------
 
 turbo_status launch(const char *op, const Variant &variant, const turbo_gemm_operand &a, const turbo_gemm_operand &b,
-                    const turbo_gemm_output &c, int64_t m, int64_t n, int64_t row_bytes, turbo::Target target) {
-  const TileKernel &tile = choose_tile(variant.kernels[c.dtype], m, n);
+                    const turbo_gemm_output &c, int64_t m, int64_t n, int64_t row_bytes, turbo_gemm_tile wanted,
+                    turbo::Target target) {
+  if (wanted < TURBO_GEMM_TILE_CHOSEN || wanted > TURBO_GEMM_TILE_SMALL)
+    return fail(TURBO_ERROR_ARGUMENT, "%s: tile is %d, no turbo_gemm_tile", op, wanted);
+  const TileKernel &tile = choose_tile(variant.kernels[c.dtype], m, n, wanted);
   const int64_t tiles = tiles_of(tile, m, n);
   if (tiles > kMaxTiles)
     return fail(TURBO_ERROR_ARGUMENT, "%s: m = %lld and n = %lld are %lld tiles; at most %lld are accepted", op,
@@ -164,7 +168,7 @@ turbo_status launch(const char *op, const Variant &variant, const turbo_gemm_ope
 }
 
 turbo_status gemm_mx(const turbo_gemm_operand &a, const turbo_gemm_operand &b, const turbo_gemm_output &c, int64_t m,
-                     int64_t n, int64_t k, turbo_gemm_format format_a, turbo_gemm_format format_b,
+                     int64_t n, int64_t k, turbo_gemm_format format_a, turbo_gemm_format format_b, turbo_gemm_tile tile,
                      turbo::Target target) {
   const char *op = "gemm_mx";
   const Variant *variant = find(mx_variants, format_a, format_b);
@@ -177,7 +181,7 @@ turbo_status gemm_mx(const turbo_gemm_operand &a, const turbo_gemm_operand &b, c
   RETURN_IF_FAILED(check_operand(op, "a", a, m, row_bytes, 1));
   RETURN_IF_FAILED(check_operand(op, "b", b, n, row_bytes, 1));
   RETURN_IF_FAILED(check_output(op, c, m, n));
-  return launch(op, *variant, a, b, c, m, n, row_bytes, target);
+  return launch(op, *variant, a, b, c, m, n, row_bytes, tile, target);
 }
 
 turbo_status format_of(const char *op, const char *name, turbo_dtype dtype, int device, turbo_gemm_format &format) {
@@ -202,7 +206,8 @@ turbo_status check_block(const char *op, const char *name, const turbo_gemm_oper
 }
 
 turbo_status gemm_fp8(const turbo_gemm_operand &a, const turbo_gemm_operand &b, const turbo_gemm_output &c, int64_t m,
-                      int64_t n, int64_t k, turbo_dtype dtype_a, turbo_dtype dtype_b, int block, turbo::Target target) {
+                      int64_t n, int64_t k, turbo_dtype dtype_a, turbo_dtype dtype_b, int block, turbo_gemm_tile tile,
+                      turbo::Target target) {
   const char *op = "gemm_fp8";
   if (block != 0 && block != 128)
     return fail(TURBO_ERROR_ARGUMENT, "%s: block is %d; 0 and 128 are accepted", op, block);
@@ -218,7 +223,7 @@ turbo_status gemm_fp8(const turbo_gemm_operand &a, const turbo_gemm_operand &b, 
   RETURN_IF_FAILED(format_of(op, "b", dtype_b, target.device, format_b));
   const Variant *variant =
       block == 0 ? find(row_variants, format_a, format_b) : find(block_variants, format_a, format_b);
-  return launch(op, *variant, a, b, c, m, n, k, target);
+  return launch(op, *variant, a, b, c, m, n, k, tile, target);
 }
 
 }  // namespace
@@ -230,12 +235,12 @@ TURBO_DEFINE_LIBRARY_FUNCTIONS(turbo_gemm, TURBO_GEMM_ABI_VERSION, "gemm_fp8_row
 
 turbo_status turbo_gemm_mx(const turbo_gemm_operand *a, const turbo_gemm_operand *b, const turbo_gemm_output *c,
                            int64_t m, int64_t n, int64_t k, turbo_gemm_format format_a, turbo_gemm_format format_b,
-                           int device, void *stream) {
-  return turbo_gemm::gemm_mx(*a, *b, *c, m, n, k, format_a, format_b, {device, stream});
+                           turbo_gemm_tile tile, int device, void *stream) {
+  return turbo_gemm::gemm_mx(*a, *b, *c, m, n, k, format_a, format_b, tile, {device, stream});
 }
 
 turbo_status turbo_gemm_fp8(const turbo_gemm_operand *a, const turbo_gemm_operand *b, const turbo_gemm_output *c,
                             int64_t m, int64_t n, int64_t k, turbo_dtype dtype_a, turbo_dtype dtype_b, int block,
-                            int device, void *stream) {
-  return turbo_gemm::gemm_fp8(*a, *b, *c, m, n, k, dtype_a, dtype_b, block, {device, stream});
+                            turbo_gemm_tile tile, int device, void *stream) {
+  return turbo_gemm::gemm_fp8(*a, *b, *c, m, n, k, dtype_a, dtype_b, block, tile, {device, stream});
 }

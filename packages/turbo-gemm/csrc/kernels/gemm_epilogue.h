@@ -83,24 +83,25 @@ TURBO_DEVICE void store_one(C x, Buffer c, int offset) {
   if constexpr (sizeof(C) == 2) __builtin_amdgcn_raw_buffer_store_b16(bits<unsigned short>(x), c, offset, 0, 0);
 }
 
-// A wave's part of LDS, which the main loop does not need any more: 16 rows of 64 floats and a gap against conflicts.
-constexpr int kPitch = 64 + 4;
-constexpr int kScratchBytes = 16 * kPitch * 4;
+// A wave's part of LDS, which the main loop does not need any more: 16 rows of 64 floats, of which chunks of four are
+// swizzled against conflicts.
+constexpr int kScratchBytes = 16 * 64 * 4;
+
+TURBO_DEVICE int scratch_at(int row, int column) { return row * 64 + swizzle<16>(row, column / 4) * 4 + column % 4; }
 
 // Through LDS, so that a store of the wave is 64 adjacent elements. `offset`: of this lane's column of the first row;
 // `rows` of the 16 are there.
 template <class C>
-TURBO_DEVICE void write_elements(const Accumulator &x, local<float> *scratch, Buffer c, int offset, int row_bytes, int rows,
-                                 bool accumulate) {
+TURBO_DEVICE void write_elements(const Accumulator &x, local<float> *scratch, Buffer c, int offset, int row_bytes,
+                                 int rows, bool accumulate) {
   const int lane = lane_index();
   order();
 #pragma unroll
-  for (int j = 0; j < kColumnFragments; ++j)
-    store<4>(scratch + lane % 16 * kPitch + lane / 16 * 16 + 4 * j, x[j]);
+  for (int j = 0; j < kColumnFragments; ++j) store<4>(scratch + scratch_at(lane % 16, lane / 16 * 16 + 4 * j), x[j]);
   order();  // the LDS instructions of a wave are in order
 #pragma unroll 1
   for (int row = 0; row < rows; ++row) {
-    float value = scratch[row * kPitch + lane];
+    float value = scratch[scratch_at(row, lane)];
     if (accumulate) value += to_float(load_one<C>(c, offset));
     store_one<C>(from_float<C>(value), c, offset);
     offset += row_bytes;
@@ -128,9 +129,10 @@ TURBO_DEVICE void read_bias(Accumulator &values, const GemmArgs &args, int first
 // --- the tile --------------------------------------------------------------------------------------------------------
 
 // `total` is A B^T, in float32. `lds` is free from here on.
-template <class C, class T>
+template <class C, class T, int LdsBytes>
 TURBO_DEVICE void write_tile(const GemmArgs &args, TilePosition tile, const Accumulator (&total)[T::fragments],
-                             local<unsigned char> *lds) {
+                             unsigned char (&lds)[LdsBytes]) {
+  static_assert(LdsBytes >= T::waves * kScratchBytes, "");
   const LanePosition<T> lane;
   const int rows = least(args.m - tile.m, T::m), columns = least(args.n - tile.n, T::n);
   const int row_bytes = int(args.c_stride * int(sizeof(C)));
@@ -140,7 +142,7 @@ TURBO_DEVICE void write_tile(const GemmArgs &args, TilePosition tile, const Accu
   read_bias(bias, args, tile.n + lane.column);
   const int wave_row = wave_index() / T::waves_n * (T::fragments * 16);
   const int wave_column = wave_index() % T::waves_n * 64 + lane_index();  // element by element: a column a lane
-  auto *scratch = (local<float> *)(lds + wave_index() * kScratchBytes);
+  auto *scratch = (local<float> *)((local<unsigned char> *)lds + wave_index() * kScratchBytes);
 #pragma unroll
   for (int f = 0; f < T::fragments; ++f) {
     const int row = 16 * f;

@@ -205,7 +205,7 @@ TURBO_DEVICE void gemm_fp8(const GemmArgs &args) {
   run<T>(loop, loop.stages);
   loop.add_part();
   if constexpr (!Blockwise) scale_tile<T>(args, tile, loop.total);
-  write_tile<C, T>(args, tile, loop.total, (local<unsigned char> *)memory);
+  write_tile<C, T>(args, tile, loop.total, memory);
 }
 
 #define TURBO_FP8_KERNEL(kind, blockwise, a, b, c, tile, waves_m, waves_n, fragments)                      \

@@ -161,7 +161,7 @@ TURBO_DEVICE void gemm_mx(const GemmArgs &args) {
   const TilePosition tile = tile_position(args.tiles_m, args.tiles_n, T::m, T::n);
   Loop loop(args, tile, (local<unsigned char> *)memory);
   run<T>(loop, loop.stages);
-  write_tile<C, T>(args, tile, loop.total, (local<unsigned char> *)memory);
+  write_tile<C, T>(args, tile, loop.total, memory);
 }
 
 #define TURBO_MX_KERNEL(a, b, c, tile, waves_m, waves_n, fragments)                              \

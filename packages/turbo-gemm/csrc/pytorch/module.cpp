@@ -28,19 +28,21 @@ turbo_gemm_output output(const Output &x) {
 }
 
 int gemm_mx(const Operand &a, const Operand &b, const Output &c, int64_t m, int64_t n, int64_t k, int format_a,
-            int format_b, int device, Address stream) {
+            int format_b, int tile, int device, Address stream) {
   const turbo_gemm_operand a_args = operand(a), b_args = operand(b);
   const turbo_gemm_output c_args = output(c);
   return turbo_gemm_mx(&a_args, &b_args, &c_args, m, n, k, static_cast<turbo_gemm_format>(format_a),
-                       static_cast<turbo_gemm_format>(format_b), device, pointer(stream));
+                       static_cast<turbo_gemm_format>(format_b), static_cast<turbo_gemm_tile>(tile), device,
+                       pointer(stream));
 }
 
 int gemm_fp8(const Operand &a, const Operand &b, const Output &c, int64_t m, int64_t n, int64_t k, int dtype_a,
-             int dtype_b, int block, int device, Address stream) {
+             int dtype_b, int block, int tile, int device, Address stream) {
   const turbo_gemm_operand a_args = operand(a), b_args = operand(b);
   const turbo_gemm_output c_args = output(c);
   return turbo_gemm_fp8(&a_args, &b_args, &c_args, m, n, k, static_cast<turbo_dtype>(dtype_a),
-                        static_cast<turbo_dtype>(dtype_b), block, device, pointer(stream));
+                        static_cast<turbo_dtype>(dtype_b), block, static_cast<turbo_gemm_tile>(tile), device,
+                        pointer(stream));
 }
 
 }  // namespace
@@ -51,6 +53,9 @@ PYBIND11_MODULE(_C, m) {
   m.attr("E4M3") = int(TURBO_GEMM_E4M3);
   m.attr("E5M2") = int(TURBO_GEMM_E5M2);
   m.attr("E2M1") = int(TURBO_GEMM_E2M1);
+  m.attr("TILE_CHOSEN") = int(TURBO_GEMM_TILE_CHOSEN);
+  m.attr("TILE_LARGE") = int(TURBO_GEMM_TILE_LARGE);
+  m.attr("TILE_SMALL") = int(TURBO_GEMM_TILE_SMALL);
   m.def("gemm_mx", &gemm_mx, release());
   m.def("gemm_fp8", &gemm_fp8, release());
 }

@@ -49,18 +49,22 @@ typedef struct {
 /* Formats of MX payloads: OCP's, 8 bits an element, or two e2m1 in a byte, the first in the low nibble. */
 typedef enum { TURBO_GEMM_E4M3 = 0, TURBO_GEMM_E5M2 = 1, TURBO_GEMM_E2M1 = 2 } turbo_gemm_format;
 
+/* Rows and columns of C that a work-group computes: large is 256 x 256 (256 x 128 with blocks), small 128 x 128. */
+typedef enum { TURBO_GEMM_TILE_CHOSEN = 0, TURBO_GEMM_TILE_LARGE = 1, TURBO_GEMM_TILE_SMALL = 2 } turbo_gemm_tile;
+
 /* C = A B^T of MX operands, on gfx950. k is a multiple of 128; scales [m, k/32] and [n, k/32], of which 255 is NaN. 8-bit
  * formats in any pair, e2m1 with itself. */
 TURBO_API turbo_status turbo_gemm_mx(const turbo_gemm_operand *a, const turbo_gemm_operand *b,
                                      const turbo_gemm_output *c, int64_t m, int64_t n, int64_t k,
-                                     turbo_gemm_format format_a, turbo_gemm_format format_b, int device, void *stream);
+                                     turbo_gemm_format format_a, turbo_gemm_format format_b, turbo_gemm_tile tile,
+                                     int device, void *stream);
 
 /* C = A B^T of FP8 operands in the device's encoding: FNUZ on gfx942, OCP on gfx950. k is a multiple of 16.
  *   block = 0    scales of the tensor or of rows, applied to the finished sums
  *   block = 128  scales of each 128 k, applied in float32 to the sum over these */
 TURBO_API turbo_status turbo_gemm_fp8(const turbo_gemm_operand *a, const turbo_gemm_operand *b,
                                       const turbo_gemm_output *c, int64_t m, int64_t n, int64_t k, turbo_dtype dtype_a,
-                                      turbo_dtype dtype_b, int block, int device, void *stream);
+                                      turbo_dtype dtype_b, int block, turbo_gemm_tile tile, int device, void *stream);
 
 #ifdef __cplusplus
 }

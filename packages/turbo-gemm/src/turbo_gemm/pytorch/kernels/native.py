@@ -31,6 +31,7 @@ reset = _library.reset
 why_not_device = _library.why_not
 
 _MX_FORMATS = {"e4m3": 0, "e5m2": 1, "e2m1": 2}  # turbo_gemm_format of turbo_gemm.h
+_TILES = {"chosen": 0, "large": 1, "small": 2}  # turbo_gemm_tile
 _FNUZ = (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 _OCP = (torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -158,6 +159,12 @@ class _Output:
         return self.out.copy_(self.c)
 
 
+def _tile(name: str) -> int:
+    if name not in _TILES:
+        raise UnsupportedError(f"tile={name!r}: accepted are {', '.join(_TILES)}")
+    return _TILES[name]
+
+
 # --- the products -----------------------------------------------------------------------------------------------------
 
 
@@ -177,12 +184,14 @@ def matmul_fp8(
     bias: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     accumulate: bool = False,
+    tile: str = "chosen",
 ) -> torch.Tensor:
     """C[M,N] = dequantised op(a) op(b) (+ bias[N]) (+ out where ``accumulate``), of float32 sums rounded once.
 
     a [M,K] ([K,M] with ``trans_a``) and b [K,N] ([N,K] with ``trans_b``): FP8 in the device's encoding, any strides.
     float32 scales multiply: TENSORWISE 0-dim; ROWWISE [M,1] and [1,N], BLOCKWISE [M,ceil(K/128)] and [ceil(K/128),N],
-    each transposed with its operand; with ``a_tiles`` (``b_tiles``) one for 128 rows (columns), too.
+    each transposed with its operand; with ``a_tiles`` (``b_tiles``) one for 128 rows (columns), too. ``tile``: what of C
+    a work-group computes, "large" (256x256; BLOCKWISE 256x128), "small" (128x128), or "chosen" by the sizes.
     """
     blockwise = granularity is ScalingGranularity.BLOCKWISE
     if blockwise and block_size != BLOCK:
@@ -209,6 +218,7 @@ def matmul_fp8(
         fp8_code("a.dtype", a.dtype),
         fp8_code("b.dtype", b.dtype),
         BLOCK if blockwise else 0,
+        _tile(tile),
         index,
         stream,
     )
@@ -247,11 +257,13 @@ def matmul_mx(
     bias: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     accumulate: bool = False,
+    tile: str = "chosen",
 ) -> torch.Tensor:
     """C[M,N] = dequantised a b^T (+ bias[N]) (+ out where ``accumulate``), of float32 sums rounded once.
 
     a [M,Kp], b [N,Kp]: ``e4m3`` or ``e5m2`` (OCP) in any pair; or [M,Kp/2], [N,Kp/2] bytes of two ``e2m1``, the first
     in the low nibble. Kp is a multiple of 128. Scales E8M0 [M,Kp/32], [N,Kp/32]; byte 255 makes its block NaN.
+    ``tile`` as for `matmul_fp8`.
     """
     for name, value in (("format_a", format_a), ("format_b", format_b)):
         if value not in _MX_FORMATS:
@@ -275,6 +287,7 @@ def matmul_mx(
         k,
         _MX_FORMATS[format_a],
         _MX_FORMATS[format_b],
+        _tile(tile),
         index,
         stream,
     )

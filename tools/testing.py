@@ -15,7 +15,11 @@ MOST_CPU_WORKERS = 8  # each worker holds a torch of its own: about 400 MB
 NO_OPS = frozenset({"turbo-core", "primus-turbo", "turbo-sim"})
 
 # The numbers of HIP kernels against float64: on a card, or on the simulator.
-NATIVE_NUMBERS = ["packages/turbo-norm-act/tests/test_native_norm.py"]
+NATIVE_NUMBERS = [
+    "packages/turbo-gemm/tests/test_native_gemm_fp8.py",
+    "packages/turbo-gemm/tests/test_native_gemm_mx.py",
+    "packages/turbo-norm-act/tests/test_native_norm.py",
+]
 
 FIND_DEVICES = """
 import torch

@@ -61,4 +61,6 @@ def check_product(c: torch.Tensor, a: Operand, b: Operand, *, bias=None, before=
     facts = torch.finfo(c.dtype)  # eps / 2: one rounding of a normal number; the second term: of a subnormal one
     allowed = 1.01 * facts.eps / 2 * exact.abs() + facts.smallest_normal * facts.eps + 1e-6 * magnitude
     wrong = ~((c.cpu().double() - exact).abs() <= allowed)
-    assert not wrong.any(), f"{int(wrong.sum())} of {wrong.numel()} are wrong, the first at {wrong.nonzero()[0].tolist()}"
+    assert not wrong.any(), (
+        f"{int(wrong.sum())} of {wrong.numel()} are wrong, the first at {wrong.nonzero()[0].tolist()}"
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Numbers of the HIP FP8 GEMM, FNUZ on gfx942 and OCP on gfx950, against the float64 product of dequantised operands."""
+"""Numbers of the HIP FP8 GEMM, FNUZ on gfx942 and OCP on gfx950, against the float64 product."""
 
 from __future__ import annotations
 

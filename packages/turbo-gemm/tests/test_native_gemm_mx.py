@@ -10,11 +10,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("turbo_gemm.pytorch._C", reason="turbo-gemm is not built (pip install -e)")
 
-from turbo_testing.native_device import native_device  # noqa: E402
-from turbo_testing.quantised_gemm import check_product, mx_operand  # noqa: E402
-
 from turbo_core import UnsupportedError  # noqa: E402
 from turbo_gemm.pytorch.kernels import native  # noqa: E402
+from turbo_testing.native_device import native_device  # noqa: E402
+from turbo_testing.quantised_gemm import check_product, mx_operand  # noqa: E402
 
 PAIRS = [("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3"), ("e5m2", "e5m2"), ("e2m1", "e2m1")]
 EDGES = [(1, 1), (1, 129), (31, 100), (100, 31), (129, 257), (257, 1), (256, 256), (300, 513)]
@@ -31,9 +30,7 @@ def device():
 
 def multiply(a, b, forms, device, **options):
     options = dict(out_dtype=torch.float32) | options
-    moved = {
-        name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in options.items()
-    }
+    moved = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in options.items()}
     tensors = (t.to(device) for t in (a.payload, a.scale, b.payload, b.scale))
     return native.matmul_mx(*tensors, format_a=forms[0], format_b=forms[1], **moved)
 

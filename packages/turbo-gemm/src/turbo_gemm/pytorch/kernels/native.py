@@ -85,7 +85,7 @@ def _stride(tensor: torch.Tensor, dim: int) -> int:
 
 
 def _payload(x: torch.Tensor) -> torch.Tensor:
-    """x [rows, bytes] as uint8 with adjacent bytes in rows that begin on 16 bytes, zeros after K; x itself if it may."""
+    """x [rows, bytes] as uint8, adjacent in rows that begin on 16 bytes, zeros after K; x itself if it may."""
     x = x.view(torch.uint8)
     rows, width = x.shape
     fits = _stride(x, 1) in (0, 1) and x.data_ptr() % 16 == 0 and _stride(x, 0) % 16 == 0 and width % 16 == 0
@@ -190,8 +190,8 @@ def matmul_fp8(
 
     a [M,K] ([K,M] with ``trans_a``) and b [K,N] ([N,K] with ``trans_b``): FP8 in the device's encoding, any strides.
     float32 scales multiply: TENSORWISE 0-dim; ROWWISE [M,1] and [1,N], BLOCKWISE [M,ceil(K/128)] and [ceil(K/128),N],
-    each transposed with its operand; with ``a_tiles`` (``b_tiles``) one for 128 rows (columns), too. ``tile``: what of C
-    a work-group computes, "large" (256x256; BLOCKWISE 256x128), "small" (128x128), or "chosen" by the sizes.
+    each transposed with its operand; with ``a_tiles`` (``b_tiles``) one for 128 rows (columns), too. ``tile``: what
+    of C a work-group computes, "large" (256x256; BLOCKWISE 256x128), "small" (128x128), or "chosen" by the sizes.
     """
     blockwise = granularity is ScalingGranularity.BLOCKWISE
     if blockwise and block_size != BLOCK:

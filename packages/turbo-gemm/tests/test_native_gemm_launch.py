@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 import pytest
 
@@ -232,6 +233,51 @@ def test_operands_that_cannot_be_read_in_place_are_copied(fake_hip):  # noqa: F8
     assert values[0] != a.data_ptr() and values[1] != b.data_ptr()
     assert values[6:12] == (112, 112, 0, 0, 0, 0)
     assert values[13:16] == (40, 8, 112)
+
+
+# --- may it run -------------------------------------------------------------------------------------------------------
+
+
+class Call(NamedTuple):
+    """The fields of a quantised GEMM's call that the answer depends on."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    granularity: ScalingGranularity = ScalingGranularity.ROWWISE
+    block_size: int = 0
+    preshuffled: bool = False
+    k: int = 128
+
+    def is_mx(self):
+        return self.granularity is ScalingGranularity.MX_BLOCKWISE
+
+    def sizes(self):
+        return self.a.shape[0], self.b.shape[0], self.k
+
+
+def test_why_not(fake_hip):  # noqa: F811
+    fnuz, ocp, fp4 = (
+        torch.zeros(4, 128, dtype=dtype) for dtype in (torch.float8_e4m3fnuz, torch.float8_e4m3fn, torch.uint8)
+    )
+    mx, block = ScalingGranularity.MX_BLOCKWISE, ScalingGranularity.BLOCKWISE
+    assert native.why_not(Call(ocp, ocp)) == "the HIP kernels are for gfx942 and gfx950; cpu is cpu"
+    with simulated_arch("gfx942"):
+        assert native.why_not(Call(fnuz, fnuz)) is None
+        assert native.why_not(Call(fnuz, fnuz.view(torch.float8_e5m2fnuz), block, 128)) is None
+        assert "b is torch.float8_e4m3fn; matrix units of gfx942 take torch.float8_e4m3fnuz and" in native.why_not(
+            Call(fnuz, ocp)
+        )
+        assert native.why_not(Call(fnuz, fnuz, block, 64)) == "block_size=64; blocks of 128 are accepted"
+        assert "which gfx942 does not have; gfx950 has them" in native.why_not(Call(ocp, ocp, mx))
+        assert "preshuffled for AITER" in native.why_not(Call(fnuz, fnuz, preshuffled=True))
+        assert "K=8388608 or N=4 is beyond" in native.why_not(Call(fnuz, fnuz, k=2**23))
+    fake_hip.set_arch(0, "gfx950")
+    with simulated_arch("gfx950"):
+        assert native.why_not(Call(ocp, ocp)) is None
+        assert native.why_not(Call(ocp, ocp.view(torch.float8_e5m2), mx)) is None
+        assert native.why_not(Call(fp4, fp4, mx)) is None
+        assert "e2m1 goes with e2m1, FP8 with FP8" in native.why_not(Call(fp4, ocp, mx))
+        assert "a is torch.float8_e4m3fnuz; matrix units of gfx950" in native.why_not(Call(fnuz, ocp))
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

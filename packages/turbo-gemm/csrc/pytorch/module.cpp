@@ -45,6 +45,17 @@ int gemm_fp8(const Operand &a, const Operand &b, const Output &c, int64_t m, int
                         pointer(stream));
 }
 
+using CkOperand = std::tuple<Address, int64_t, Address>;
+
+int gemm_ck(const CkOperand &a, const CkOperand &b, Address c, int64_t m, int64_t n, int64_t k, int block, int device,
+            Address stream) {
+  const auto operand = [](const CkOperand &x) {
+    return turbo_gemm_ck_operand{pointer(std::get<0>(x)), std::get<1>(x), pointer<const float>(std::get<2>(x))};
+  };
+  const turbo_gemm_ck_operand a_args = operand(a), b_args = operand(b);
+  return turbo_gemm_ck(&a_args, &b_args, pointer(c), m, n, k, block, device, pointer(stream));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -58,4 +69,6 @@ PYBIND11_MODULE(_C, m) {
   m.attr("TILE_SMALL") = int(TURBO_GEMM_TILE_SMALL);
   m.def("gemm_mx", &gemm_mx, release());
   m.def("gemm_fp8", &gemm_fp8, release());
+  m.def("gemm_ck", &gemm_ck, release());
+  m.def("check_ck", &turbo::check<turbo_gemm_ck_check>, release());
 }

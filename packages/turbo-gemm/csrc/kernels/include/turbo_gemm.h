@@ -66,6 +66,22 @@ TURBO_API turbo_status turbo_gemm_fp8(const turbo_gemm_operand *a, const turbo_g
                                       const turbo_gemm_output *c, int64_t m, int64_t n, int64_t k, turbo_dtype dtype_a,
                                       turbo_dtype dtype_b, int block, turbo_gemm_tile tile, int device, void *stream);
 
+/* The same by composable kernel, where the library was built with TURBO_BUILD_CK=1: e4m3 in the device's encoding to a
+ * contiguous bf16 C, n a multiple of 8.
+ *   block = 0    a_scale [m], b_scale [n]
+ *   block = 128  a_scale [m, ceil(k / 128)], b_scale [ceil(n / 128), ceil(k / 128)] */
+typedef struct {
+  const void *data;   /* 16-byte aligned, K adjacent */
+  int64_t stride;     /* bytes from row to row, a multiple of 16 */
+  const float *scale; /* contiguous */
+} turbo_gemm_ck_operand;
+
+TURBO_API turbo_status turbo_gemm_ck(const turbo_gemm_ck_operand *a, const turbo_gemm_ck_operand *b, void *c, int64_t m,
+                                     int64_t n, int64_t k, int block, int device, void *stream);
+
+/* TURBO_OK when turbo_gemm_ck can run on the device. */
+TURBO_API turbo_status turbo_gemm_ck_check(int device);
+
 #ifdef __cplusplus
 }
 #endif

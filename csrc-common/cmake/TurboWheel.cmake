@@ -3,7 +3,7 @@
 # What the native part of a wheel is made of. Needs the project language CXX and the Ninja generator; the project's name
 # is the package's, turbo_foo.
 #
-#   turbo_add_wheel()
+#   turbo_add_wheel([FLAGS flag ...])           more flags for the device compiler
 #
 #   csrc/kernels/*.hip        code objects             <package>/lib/<kernel>.<arch>.hsaco
 #   csrc/kernels/*.cpp        launchers with the C interface of csrc/kernels/include/<package>.h
@@ -40,6 +40,7 @@ function(_turbo_frameworks result)
 endfunction()
 
 function(turbo_add_wheel)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "FLAGS")
   set(package "${PROJECT_NAME}")
   _turbo_frameworks(frameworks)
   find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
@@ -47,7 +48,8 @@ function(turbo_add_wheel)
   file(GLOB kernel_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/csrc/kernels/*.hip")
   turbo_add_kernels(kernels
     DESTINATION ${package}/lib
-    SOURCES ${kernel_sources})
+    SOURCES ${kernel_sources}
+    FLAGS ${arg_FLAGS})
 
   file(GLOB launcher_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/csrc/kernels/*.cpp")
   turbo_add_kernel_library(${package}_kernels

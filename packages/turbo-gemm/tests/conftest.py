@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of the op share: the backends, each in turn."""
+"""What the tests of the ops share: the backends, each in turn."""
+
+import importlib.util
 
 import pytest
 
@@ -13,5 +15,19 @@ def backend(request, device):
         pytest.skip("backend HIPBLASLT needs a GPU")
     if request.param == "TRITON" and (reason := why_no_triton(device)):
         pytest.skip(f"backend TRITON: {reason}")
+    GlobalBackendManager.set_gemm_backend(request.param)
+    return BackendType[request.param]
+
+
+@pytest.fixture(params=["HIPBLASLT", "TRITON", "TORCH"])
+def quant_backend(request, device):
+    """Likewise for the GEMMs of quantised operands."""
+    if request.param == "HIPBLASLT" and device.type != "cuda":
+        pytest.skip("backend HIPBLASLT needs a GPU")
+    if request.param == "TRITON":
+        if reason := why_no_triton(device):
+            pytest.skip(f"backend TRITON: {reason}")
+        if importlib.util.find_spec("turbo_gemm.triton.gemm_fp8") is None:
+            pytest.skip("backend TRITON has no quantised kernels yet")
     GlobalBackendManager.set_gemm_backend(request.param)
     return BackendType[request.param]

@@ -54,7 +54,7 @@ def compile_launch(case, launch, arch):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from turbo_norm_act.triton.launch import ALWAYS
+    from turbo_core.launch import ALWAYS
 
     signature = launch.signature()
     source = ASTSource(launch.kernel, dict(signature.types), dict(signature.constants), dict(signature.attributes))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from turbo_core.audit import CodeObject, TritonKernel
-    from turbo_norm_act.triton.launch import Launch
+    from turbo_core.launch import Launch
 
 __all__ = ["kernels", "launches"]
 
@@ -33,7 +33,7 @@ MORE_WIDTHS = (1, 33, 128, 513, 1023, 2048, 5120, 7168, 8192, 14336, 16385, 3276
 def kernels(arch: str, full: bool) -> Iterator[TritonKernel | CodeObject]:
     """All kernels of the wheel for ``arch``; without ``full`` a part that compiles quickly."""
     from turbo_core.audit import CodeObject, TritonKernel
-    from turbo_norm_act.triton.launch import ALWAYS
+    from turbo_core.launch import ALWAYS
 
     folders = [Path(folder) / "lib" for folder in turbo_norm_act.__path__]  # an editable install has two
     for path in sorted(path for folder in folders for path in folder.glob(f"*.{arch}.hsaco")):

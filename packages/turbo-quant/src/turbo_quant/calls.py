@@ -19,6 +19,8 @@ MX (blocks of 32 along the contraction, E8M0 scales), after OCP Microscaling For
 
 A block that holds NaN or an infinity has a NaN scale (scale_inv NaN, byte 255) and a payload of zeros, so all of it,
 and nothing else, is NaN once dequantised. A block of zeros has payload zero and a finite, positive scale (byte 0).
+With a rotation, what counts is the block as rotated. Where a value rounds to zero its sign stays (the FNUZ types have
+no negative zero); -0 that the rotation makes of padding inside a group or a row stays too.
 """
 
 from __future__ import annotations
@@ -118,8 +120,9 @@ class QuantizeMxCall(NamedTuple):
         sign_mask: 16 bits, for ``rht``.
         rng: int64 [2] on x's device: seed and offset; None without stochastic rounding.
         group_offs: int64 [G+1] on x's device or None; B is 1. Row copies are not changed by groups. In the column copy
-            group g's columns begin at group_offs_padded[g], each group rounded up to 128: [1, C, ceil128(R + G*127)],
-            zeros and byte 0 past the last group. Blocks and 16-element Hadamard pieces begin at each group's start.
+            group g's columns begin at group_offs_padded[g], each group rounded up to 128: [1, C, ceil128(R + G*127)];
+            past the last group payload bytes and scale bytes are 0 (also where a rotation would give -0). Blocks and
+            16-element Hadamard pieces begin at each group's start.
         group_offs_padded: int64 [G+1], given with group_offs: computed by the op on the device.
     """
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 
 from turbo_core.device import DeviceFacts, device_facts
+from turbo_core.launch import Launch, power_of_two
 from turbo_norm_act.triton.activation_kernel import glu_backward_kernel, glu_forward_kernel
-from turbo_norm_act.triton.launch import Launch, power_of_two
 from turbo_norm_act.triton.tiles import ACTIVATION_TILES, Tile, choose_tile
 from turbo_norm_act.values import Formula
 

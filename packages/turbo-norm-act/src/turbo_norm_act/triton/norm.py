@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from turbo_core.device import DeviceFacts, device_facts
-from turbo_norm_act.triton.launch import Launch, power_of_two
+from turbo_core.launch import Launch, power_of_two
 from turbo_norm_act.triton.norm_kernel import (
     column_sum_kernel,
     norm_backward_kernel,

@@ -44,6 +44,13 @@ def _data(call: Call) -> torch.Tensor:
     return call.x if isinstance(call, (QuantizeFloatCall, QuantizeMxCall)) else call.q
 
 
+def _payload_dtype(call: Call) -> torch.dtype | None:
+    """The FP8 type of a call with float scales; MX payloads are OCP everywhere."""
+    if isinstance(call, QuantizeFloatCall):
+        return call.out_dtype
+    return call.q.dtype if isinstance(call, DequantizeFloatCall) else None
+
+
 class TurboBackend(KernelBackend):
     """HIP kernels of the native library."""
 
@@ -68,7 +75,11 @@ class TritonBackend(KernelBackend):
 
     @classmethod
     def why_not(cls, call: Call) -> str | None:
-        return why_no_triton(_data(call).device)
+        device = _data(call).device
+        dtype = _payload_dtype(call)
+        if "fnuz" in str(dtype) and device_facts(device).vendor == "nvidia":
+            return f"{dtype} is not a type of Triton for NVIDIA GPUs"
+        return why_no_triton(device)
 
     @classmethod
     def execute(cls, call: Call) -> Any:
@@ -158,8 +169,8 @@ def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
     if call.x.numel():
         result: FloatOutputs = QuantizeDispatcher.dispatch(call)
         return result
-    scale = torch.tensor(fp8_max(call.out_dtype)) / 1e-12
-    zero = 0.0 if call.granularity is ScalingGranularity.BLOCKWISE else (1.0 / scale).item()
+    scale = torch.tensor(fp8_max(call.out_dtype)) / torch.tensor(1e-12)
+    zero = 0.0 if call.granularity is ScalingGranularity.BLOCKWISE else scale.reciprocal().item()
     return FloatOutputs(*(_fill(spec, call.x.device, zero) for spec in float_specs(call)))
 
 

@@ -44,8 +44,9 @@ def _quantize(
     largest = fp8_max(dtype)
     amax = block_amax(x, block)
     finite = amax.isfinite()
-    scale = largest / amax.clamp(min=floor)
-    scale_inv = torch.where(finite, 1.0 / scale, torch.nan)
+    # not `largest / amax`: torch makes that a reciprocal and a product, rounded twice
+    scale = torch.full_like(amax, largest) / amax.clamp(min=floor)
+    scale_inv = torch.where(finite, scale.reciprocal(), torch.nan)
     q = torch.where(spread(finite, block, x), x * spread(scale, block, x), 0.0)
     return q.clamp(-largest, largest).to(dtype, memory_format=torch.contiguous_format), scale_inv.contiguous()
 
@@ -87,4 +88,4 @@ def dequantize_float(call: DequantizeFloatCall) -> torch.Tensor:
     if call.granularity is ScalingGranularity.BLOCKWISE:
         block = {2: (1, size), 1: (size, 1), 0: (size, size)}[call.axis]
         scale_inv = spread(scale_inv, block, q)
-    return (q * scale_inv).to(call.out_dtype, memory_format=torch.contiguous_format)
+    return (q * scale_inv).to(call.out_dtype).contiguous()

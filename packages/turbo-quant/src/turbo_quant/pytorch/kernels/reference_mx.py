@@ -78,9 +78,9 @@ def _decode(q: torch.Tensor, format: str) -> torch.Tensor:
 
 
 def _quantize(
-    y: torch.Tensor, direction: MxDirection, call: QuantizeMxCall, *, column: bool
+    y: torch.Tensor, direction: MxDirection, call: QuantizeMxCall, *, column: bool, end: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One copy of y [B,L,K], blocks along the last dimension."""
+    """One copy of y [B,L,K], blocks along the last dimension; bytes from ``end`` on are 0."""
     B, L, K = y.shape
     y = torch.nn.functional.pad(y.float(), (0, -K % MX_PADDING))
     if direction.rht:
@@ -96,6 +96,8 @@ def _quantize(
     v = torch.where(good[..., None], blocks * factor[..., None], 0.0).view(y.shape)
     if direction.stochastic and call.rng is not None:
         v = _stochastic(v, philox_uniform(v.shape, call.rng, column=column), call.format)
+    if end is not None:
+        v = torch.where(torch.arange(v.shape[-1], device=v.device) < end, v, 0.0)
     q, scale = _encode(v, call.format), byte.to(torch.uint8)
     if direction.shuffle_out:
         q = shuffle_weight_bytes(q)
@@ -112,11 +114,13 @@ def quantize_mx(call: QuantizeMxCall) -> MxOutputs:
     if call.row is not None:
         row = _quantize(x, call.row, call, column=False)
     if call.column is not None:
+        end = None
         if call.group_offs is not None and call.group_offs_padded is not None:
             width = x.shape[1] + (call.group_offs.numel() - 1) * (MX_PADDING - 1)
             width += -width % MX_PADDING
             x = gather_groups(x[0], call.group_offs, call.group_offs_padded, width)[None]
-        column = _quantize(x.transpose(1, 2), call.column, call, column=True)
+            end = call.group_offs_padded[-1]
+        column = _quantize(x.transpose(1, 2), call.column, call, column=True, end=end)
     return MxOutputs(*row, *column)
 
 
@@ -130,4 +134,4 @@ def dequantize_mx(call: DequantizeMxCall) -> torch.Tensor:
     x = x[..., : call.size]
     if call.transpose:
         x = x.transpose(1, 2)
-    return x.to(call.out_dtype, memory_format=torch.contiguous_format)
+    return x.to(call.out_dtype).contiguous()

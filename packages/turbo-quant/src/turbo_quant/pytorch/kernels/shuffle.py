@@ -16,6 +16,7 @@ import torch
 from turbo_quant.shapes import SHUFFLED_SCALE_COLUMNS, SHUFFLED_SCALE_ROWS
 
 __all__ = [
+    "WEIGHT_BYTES",
     "WEIGHT_ROWS",
     "shuffle_scale_bytes",
     "shuffle_weight_bytes",

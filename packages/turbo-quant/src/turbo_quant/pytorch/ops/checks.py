@@ -8,17 +8,20 @@ from typing import Any
 import torch
 
 from turbo_core import UnsupportedError
-from turbo_core.low_precision import MX_BLOCK_SIZE, ScalingGranularity, ScalingRecipe, is_fp8_dtype
+from turbo_core.low_precision import MX_BLOCK_SIZE, ScalingGranularity, ScalingRecipe
 from turbo_quant.formats import fp4_dtype
 
 __all__ = [
     "DTYPES",
     "check_axis",
     "check_block_size",
-    "check_fp4_granularity",
+    "check_granularity",
     "check_groups",
     "check_input",
+    "check_offs",
+    "check_out_dtype",
     "check_payload_dtype",
+    "check_rank",
     "check_recipe",
     "check_rng",
     "check_sign_mask",
@@ -27,6 +30,7 @@ __all__ = [
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _ACCEPTED = ", ".join(map(str, DTYPES))
+_FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 _INDEX_DTYPES = (torch.int64, torch.int32)
 
 
@@ -70,16 +74,10 @@ def check_payload_dtype(op: str, name: str, dtype: Any, granularity: ScalingGran
         accepted = tuple(dict.fromkeys((fp4_dtype(), torch.uint8)))
     elif granularity is ScalingGranularity.MX_BLOCKWISE:
         accepted = (torch.float8_e4m3fn, torch.float8_e5m2)
-    elif isinstance(dtype, torch.dtype) and is_fp8_dtype(dtype):
-        return
     else:
-        accepted = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+        accepted = _FP8_DTYPES
     if dtype not in accepted:
         raise UnsupportedError(f"{op}: {name}={dtype}; accepted are {', '.join(map(str, accepted))}")
-
-
-def check_fp4_granularity(op: str, granularity: Any) -> None:
-    check_granularity(op, granularity, (ScalingGranularity.MX_BLOCKWISE,))
 
 
 def check_block_size(op: str, granularity: ScalingGranularity, block_size: Any) -> int:
@@ -135,18 +133,22 @@ def check_rng(op: str, rng: Any, device: torch.device) -> None:
         )
 
 
+def check_offs(op: str, name: str, value: Any, device: torch.device) -> None:
+    """A vector of lens or offs."""
+    valid = isinstance(value, torch.Tensor) and value.dim() == 1 and value.shape[0] > 0
+    if not valid or value.dtype not in _INDEX_DTYPES or value.device != device:
+        raise UnsupportedError(
+            f"{op}: {name} is {what(value)}; a vector of int64 or int32 with at least 1 element on {device} is accepted"
+        )
+
+
 def check_groups(op: str, x: torch.Tensor, group_lens: Any, group_offs: Any) -> None:
     if x.dim() != 2:
         raise UnsupportedError(f"{op}: x is {what(x)}; with groups 2 dimensions are accepted")
-    for name, value in (("group_lens", group_lens), ("group_offs", group_offs)):
-        valid = isinstance(value, torch.Tensor) and value.dim() == 1 and value.dtype in _INDEX_DTYPES
-        if not valid or value.device != x.device:
-            raise UnsupportedError(
-                f"{op}: {name} is {what(value)}; a vector of int64 or int32 on {x.device} is accepted"
-            )
+    check_offs(op, "group_lens", group_lens, x.device)
+    check_offs(op, "group_offs", group_offs, x.device)
     groups = group_lens.shape[0]
-    if groups < 1 or group_offs.shape[0] != groups + 1:
+    if group_offs.shape[0] != groups + 1:
         raise UnsupportedError(
-            f"{op}: group_lens has {groups} elements and group_offs {group_offs.shape[0]}; "
-            f"G >= 1 and G + 1 are accepted"
+            f"{op}: group_lens has {groups} elements and group_offs {group_offs.shape[0]}; G and G + 1 are accepted"
         )

@@ -11,24 +11,32 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+from turbo_core.requirements import require_torch
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["ALWAYS", "Launch", "Signature", "power_of_two"]
 
+# torch dtype -> Triton's pointer type; torch's types without one here go through a view as uint8
 _POINTERS = {
-    torch.bfloat16: "*bf16",
-    torch.float16: "*fp16",
-    torch.float32: "*fp32",
-    torch.int64: "*i64",
-    torch.int32: "*i32",
-    torch.int16: "*i16",
-    torch.int8: "*i8",
-    torch.uint8: "*u8",
+    "bfloat16": "*bf16",
+    "float16": "*fp16",
+    "float32": "*fp32",
+    "float8_e4m3fn": "*fp8e4nv",
+    "float8_e5m2": "*fp8e5",
+    "float8_e4m3fnuz": "*fp8e4b8",
+    "float8_e5m2fnuz": "*fp8e5b16",
+    "int64": "*i64",
+    "int32": "*i32",
+    "int16": "*i16",
+    "int8": "*i8",
+    "uint8": "*u8",
 }
 
-# on every target: a fused multiply-add rounds once, and so is never less exact
+# on every target, unless a launch's options say otherwise: a fused multiply-add rounds once, and so is never less exact
 ALWAYS = {"enable_fp_fusion": True}
 
 
@@ -50,7 +58,7 @@ class Launch:
         grid: number of programs along each axis.
         arguments: run-time arguments by name, in the kernel's order; tensors, integers, floats or None.
         constants: ``tl.constexpr`` arguments by name.
-        options: launch options (num_warps, num_stages, and options of the target).
+        options: launch options (num_warps, num_stages, and options of the target); they win over `ALWAYS`.
     """
 
     kernel: Any
@@ -62,10 +70,11 @@ class Launch:
     def run(self, device: torch.device) -> None:
         """Start it on the current stream of ``device``, which need not be the current device."""
         with _on_device(device):
-            self.kernel[self.grid](**self.arguments, **self.constants, **self.options, **ALWAYS)
+            self.kernel[self.grid](**self.arguments, **self.constants, **{**ALWAYS, **self.options})
 
     def signature(self) -> Signature:
         """The specialisation that `run` would compile: 1 is a constant, multiples of 16 are told to the compiler."""
+        torch = require_torch()
         types: dict[str, str] = {}
         constants: dict[str, Any] = {}
         attributes: dict[tuple[int, ...], list[list[Any]]] = {}
@@ -74,7 +83,7 @@ class Launch:
                 types[name], constants[name] = "constexpr", value
                 continue
             if isinstance(value, torch.Tensor):
-                types[name] = _POINTERS[value.dtype]
+                types[name] = _POINTERS[str(value.dtype).removeprefix("torch.")]
                 divisible = value.device.type == "meta" or value.data_ptr() % 16 == 0
             elif isinstance(value, float):
                 types[name], divisible = "fp32", False
@@ -92,6 +101,7 @@ def power_of_two(n: int) -> int:
 
 
 def _on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    torch = require_torch()
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return contextlib.nullcontext()
     return torch.cuda.device(device)

@@ -25,7 +25,7 @@ from turbo_testing.device_compiler import ARCHS, CSRC_COMMON, ROOT, code_object_
 
 pytestmark = pytest.mark.xdist_group("native_build")  # one worker builds once
 
-NATIVE = ["turbo-gemm", "turbo-norm-act"]
+NATIVE = ["turbo-gemm", "turbo-norm-act", "turbo-quant"]
 each_package = pytest.mark.parametrize("package", NATIVE, scope="module")
 LIMIT = 5 * 1024 * 1024
 NOT_BUILT_HERE = re.compile(r"torch|c10|hip|hsa|rocm|amd", re.IGNORECASE)
@@ -299,7 +299,7 @@ def replace(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-@pytest.mark.parametrize("package", ["turbo-norm-act"], scope="module")
+@pytest.mark.parametrize("package", ["turbo-norm-act"], scope="module")  # all wheels are built alike
 def test_editable_install(tree, tmp_path, package):
     """A Python change is there at once; one of a .hip or .cpp file after the install command was repeated."""
     name = package.replace("-", "_")

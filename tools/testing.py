@@ -14,11 +14,12 @@ MOST_CPU_WORKERS = 8  # each worker holds a torch of its own: about 400 MB
 # Wheels with ops to test per architecture: not the core, not the meta-package, not the developer's tools.
 NO_OPS = frozenset({"turbo-core", "primus-turbo", "turbo-sim"})
 
-# The numbers of HIP kernels against float64: on a card, or on the simulator.
+# The numbers of HIP kernels against their references: on a card, or on the simulator.
 NATIVE_NUMBERS = [
     "packages/turbo-gemm/tests/test_native_gemm_fp8.py",
     "packages/turbo-gemm/tests/test_native_gemm_mx.py",
     "packages/turbo-norm-act/tests/test_native_norm.py",
+    "packages/turbo-quant/tests/test_native_quantize.py",
 ]
 
 FIND_DEVICES = """

@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from turbo_core import AutoKernelDispatcher, BackendType, DeviceFacts, arch_facts, device
+from turbo_core.native import ARCHS, NativeLibrary
 
 __all__ = ["PLACES", "check_readme", "standing_on", "support_table"]
 
@@ -26,11 +27,18 @@ _NVIDIA = DeviceFacts("sm_90", "nvidia", "NVIDIA H200", 132, 1, 32, 227 * 1024, 
 PLACES = {"gfx942": arch_facts("gfx942"), "gfx950": arch_facts("gfx950"), "NVIDIA": _NVIDIA, "CPU": None}
 
 
+def _as_if_installed(library: NativeLibrary, where: torch.device) -> str | None:
+    """What a native library would say of a device where its kernels and a HIP run time are."""
+    arch = device.device_facts(where).arch
+    return None if arch in ARCHS else f"the HIP kernels are for {' and '.join(ARCHS)}; {where} is {arch}"
+
+
 @contextmanager
 def standing_on(facts: DeviceFacts | None) -> Iterator[torch.device]:
     """A device on which tensors of no memory can be made: a GPU with these facts, or the CPU."""
     where = torch.device("cpu" if facts is None else "cuda:0")
-    with FakeTensorMode(), mock.patch.dict(os.environ, {"TRITON_INTERPRET": "0"}):
+    installed = mock.patch.object(NativeLibrary, "why_not", _as_if_installed)
+    with FakeTensorMode(), mock.patch.dict(os.environ, {"TRITON_INTERPRET": "0"}), installed:
         if facts is None:
             yield where
         else:

@@ -15,6 +15,7 @@ import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from turbo_core.code_object import KernelResources, kernel_resources
@@ -22,7 +23,17 @@ from turbo_core.device import arch_facts
 from turbo_core.errors import UnsupportedError
 from turbo_core.requirements import require_triton
 
-__all__ = ["ARCHS", "AuditRow", "CodeObject", "TritonKernel", "audit", "format_table", "occupancy", "to_json"]
+__all__ = [
+    "ARCHS",
+    "AuditRow",
+    "CodeObject",
+    "TritonKernel",
+    "audit",
+    "code_objects",
+    "format_table",
+    "occupancy",
+    "to_json",
+]
 
 ENTRY_POINT_GROUP = "turbo_core.audit"
 ARCHS = ("gfx942", "gfx950")
@@ -82,6 +93,13 @@ class CodeObject:
     def resources(self) -> list[KernelResources]:
         """What the file says of its kernels."""
         return kernel_resources(self.path.read_bytes())
+
+
+def code_objects(package: ModuleType, arch: str) -> Iterator[CodeObject]:
+    """The HIP code objects that lie in ``lib/`` of a wheel's package."""
+    folders = [Path(folder) / "lib" for folder in package.__path__]  # an editable install has two
+    for path in sorted(path for folder in folders for path in folder.glob(f"*.{arch}.hsaco")):
+        yield CodeObject(path.name.removesuffix(f".{arch}.hsaco"), arch, path)
 
 
 @dataclass(frozen=True)

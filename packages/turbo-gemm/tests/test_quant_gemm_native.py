@@ -17,6 +17,8 @@ from turbo_testing.metrics import assert_close
 from turbo_testing.native_device import native_device
 from turbo_testing.quantised import FP4_CONFIGS, FP8_CONFIGS, product
 
+pytestmark = pytest.mark.simulated
+
 CONFIGS = {**FP8_CONFIGS, **FP4_CONFIGS}
 FLOAT_SCALES = ["tensorwise-e4m3", "rowwise-hybrid", "blockwise-hybrid"]
 CASES = [("gfx942", name) for name in FLOAT_SCALES] + [

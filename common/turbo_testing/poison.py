@@ -41,7 +41,8 @@ def fill(tensor: Any, value: float) -> Any:
             try:
                 return tensor.fill_(value)
             except (RuntimeError, NotImplementedError):  # packed types have no fill
-                return tensor.view(torch.uint8).fill_(0xFF)
+                tensor.view(torch.uint8).fill_(0xFF)
+                return tensor
         if dtype == torch.bool:
             return tensor.fill_(True)
         largest = torch.iinfo(dtype).max

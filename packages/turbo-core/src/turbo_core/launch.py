@@ -36,7 +36,7 @@ _POINTERS = {
     "uint8": "*u8",
 }
 
-# on every target: a fused multiply-add rounds once, and so is never less exact
+# on every target, unless a launch's options say otherwise: a fused multiply-add rounds once, and so is never less exact
 ALWAYS = {"enable_fp_fusion": True}
 
 
@@ -58,7 +58,7 @@ class Launch:
         grid: number of programs along each axis.
         arguments: run-time arguments by name, in the kernel's order; tensors, integers, floats or None.
         constants: ``tl.constexpr`` arguments by name.
-        options: launch options (num_warps, num_stages, and options of the target).
+        options: launch options (num_warps, num_stages, and options of the target); they win over `ALWAYS`.
     """
 
     kernel: Any
@@ -70,7 +70,7 @@ class Launch:
     def run(self, device: torch.device) -> None:
         """Start it on the current stream of ``device``, which need not be the current device."""
         with _on_device(device):
-            self.kernel[self.grid](**self.arguments, **self.constants, **self.options, **ALWAYS)
+            self.kernel[self.grid](**self.arguments, **self.constants, **{**ALWAYS, **self.options})
 
     def signature(self) -> Signature:
         """The specialisation that `run` would compile: 1 is a constant, multiples of 16 are told to the compiler."""

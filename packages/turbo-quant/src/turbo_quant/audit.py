@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""The wheel's kernels for ``python -m turbo_core audit``: HIP code objects, and Triton launches as they are planned.
+
+What is compiled is what the launchers plan for these calls on the target, so a new row of a tile table needs nothing
+here but a shape that reaches it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import turbo_quant
+from turbo_core.device import arch_facts
+from turbo_core.requirements import require_torch
+
+if TYPE_CHECKING:
+    import torch
+
+    from turbo_core.audit import CodeObject, TritonKernel
+    from turbo_core.launch import Launch
+
+__all__ = ["kernels", "launches"]
+
+# [B,R,C]: whole tiles, and rests everywhere; the third's rows are too long for registers
+SHAPES = ((1, 4096, 4096), (2, 1025, 1023), (1, 64, 65536))
+MORE_SHAPES = ((1, 4096, 7168), (1, 16384, 16384), (2, 100, 129), (1, 33, 8191), (4, 1, 1000), (1, 5000, 1))
+
+
+def kernels(arch: str, full: bool) -> Iterator[TritonKernel | CodeObject]:
+    """All kernels of the wheel for ``arch``; without ``full`` a part that compiles quickly."""
+    from turbo_core.audit import TritonKernel, code_objects
+    from turbo_core.launch import ALWAYS
+
+    yield from code_objects(turbo_quant, arch)
+    for name, launch in launches(arch, full):
+        signature = launch.signature()
+        yield TritonKernel(
+            name,
+            arch,
+            launch.kernel,
+            dict(signature.types),
+            dict(signature.constants),
+            dict(signature.attributes),
+            {**ALWAYS, **launch.options},
+        )
+
+
+def launches(arch: str, full: bool) -> Iterator[tuple[str, Launch]]:
+    """Each distinct kernel once, under a name that says for what it is."""
+    torch = require_torch()
+    seen = set()
+    dtypes = (torch.bfloat16, torch.float32) if full else (torch.bfloat16,)
+    for dtype, shape in itertools.product(dtypes, (*SHAPES, *MORE_SHAPES) if full else SHAPES):
+        for transposed in (False, True) if full else (shape[1] % 2 == 1,):
+            for case, launch in _cases(arch, shape, dtype, transposed, full):
+                key = (launch.kernel.fn.__name__, str(launch.signature()), str(launch.options))
+                if key not in seen:
+                    seen.add(key)
+                    layout = "x".join(map(str, shape)) + ("T" if transposed else "")
+                    yield (
+                        f"{launch.kernel.fn.__name__} {case} {layout} {'fp32' if dtype.itemsize == 4 else 'bf16'}",
+                        launch,
+                    )
+
+
+def _meta(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    return require_torch().empty(shape, dtype=dtype, device="meta")
+
+
+def _cases(
+    arch: str, shape: tuple[int, int, int], dtype: torch.dtype, transposed: bool, full: bool
+) -> Iterator[tuple[str, Launch]]:
+    from turbo_core.low_precision import ScalingGranularity as Scaling
+    from turbo_quant.calls import DequantizeFloatCall, DequantizeMxCall, MxDirection, QuantizeFloatCall, QuantizeMxCall
+    from turbo_quant.triton import float_plan, mx_plan
+
+    torch = require_torch()
+    facts = arch_facts(arch)
+    B, R, C = shape
+    x = _meta(dtype, B, C, R).transpose(1, 2) if transposed else _meta(dtype, *shape)
+    offs = _meta(torch.int64, 9)
+    own = [torch.float8_e4m3fnuz, torch.float8_e5m2fnuz] if facts.fp8_fnuz else [torch.float8_e4m3fn, torch.float8_e5m2]
+    other = torch.float8_e4m3fn if facts.fp8_fnuz else torch.float8_e4m3fnuz
+    for out in (*own, other) if full else (own[0], other):
+        name = str(out).removeprefix("torch.float8_")
+        calls = {
+            "tensorwise": (Scaling.TENSORWISE, 0, True, False),
+            "rowwise": (Scaling.ROWWISE, 0, True, True),
+            "blockwise dual": (Scaling.BLOCKWISE, 128, True, True),
+            "blockwise row": (Scaling.BLOCKWISE, 128, True, False),
+            "blockwise column": (Scaling.BLOCKWISE, 128, False, True),
+            "blockwise 256 dual": (Scaling.BLOCKWISE, 256, True, True),
+            "blockwise 100 dual": (Scaling.BLOCKWISE, 100, True, True),
+            "tile": (Scaling.BLOCKWISE, 128, True, False, True),
+            "tile 512": (Scaling.BLOCKWISE, 512, True, False, True),
+        }
+        if B == 1:
+            calls["blockwise groups"] = (Scaling.BLOCKWISE, 128, True, True, False, offs, offs)
+        for case, options in calls.items():
+            for launch in float_plan.plan_quantize(QuantizeFloatCall(x, out, *options), facts)[1]:
+                yield f"{case} {name}", launch
+        q = _meta(out, B, C, R).transpose(1, 2) if transposed else _meta(out, *shape)
+        scale = _meta(torch.float32, B, R, -(-C // 128))
+        call = DequantizeFloatCall(q, scale, Scaling.BLOCKWISE, 128, 2, dtype)
+        yield f"blockwise row {name}", float_plan.plan_dequantize(call, facts)[1][0]
+        call = DequantizeFloatCall(q, _meta(torch.float32), Scaling.TENSORWISE, 0, 2, dtype)
+        yield f"tensorwise {name}", float_plan.plan_dequantize(call, facts)[1][0]
+    plain, rotated = MxDirection(), MxDirection(rht=True, stochastic=True)
+    directions = {
+        "row": (plain, None),
+        "column": (None, plain),
+        "dual": (plain, plain),
+        "tile dual": (MxDirection(tile=True), MxDirection(tile=True)),
+        "rotated dual": (rotated, rotated),
+        "shuffled dual": (MxDirection(shuffle_scale=True, shuffle_out=True),) * 2,
+    }
+    width = C + -C % 128
+    for format in ("e4m3", "e5m2", "e2m1") if full else ("e4m3", "e2m1"):
+        for case, (row, column) in directions.items():
+            for groups in (None, offs) if B == 1 and column else (None,):
+                mx = QuantizeMxCall(x, format, row, column, 7, _meta(torch.int64, 2), groups, groups)
+                for launch in mx_plan.plan_quantize(mx, facts)[1]:
+                    yield f"MX {format} {case}{'' if groups is None else ' groups'}", launch
+        payload = _meta(torch.uint8, B, R, width // (2 if format == "e2m1" else 1))
+        for transpose, rht in ((False, False), (True, True)):
+            back = DequantizeMxCall(payload, _meta(torch.uint8, B, R, width // 32), format, C, transpose, rht, 7, dtype)
+            yield f"MX {format} {'transposed' if transpose else 'row'}", mx_plan.plan_dequantize(back, facts)[1][0]

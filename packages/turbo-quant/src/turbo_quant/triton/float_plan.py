@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: MIT
+"""What is launched for FP8 with float32 scales: outputs and launches of a call, from its tensors' metadata alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from turbo_core.device import DeviceFacts
+from turbo_core.launch import Launch, power_of_two
+from turbo_core.low_precision import ScalingGranularity, fp8_max
+from turbo_quant.calls import DequantizeFloatCall, FloatOutputs, QuantizeFloatCall
+from turbo_quant.triton.block_kernel import block_kernel
+from turbo_quant.triton.dequantize_kernel import dequantize_float_kernel
+from turbo_quant.triton.region_kernel import region_kernel
+from turbo_quant.triton.tiles import MAX_BLOCK, MAX_COLUMN, Tile, casts_natively, choose, whole_row
+
+__all__ = ["fp8_constants", "needs_wide", "plan_dequantize", "plan_quantize"]
+
+_FLOOR, _FLOOR_BLOCKWISE = 1e-12, 1e-4
+_AMAX_PROGRAMS = 4  # programs a compute unit that look for the maximum of a tensor
+_TILES_A_PROGRAM = 4  # of the pass that quantises it: each program reads all partial maxima first
+
+# dtype -> mantissa bits, exponent of the smallest normal value, FNUZ
+_FP8 = {
+    torch.float8_e4m3fn: (3, -6, False),
+    torch.float8_e4m3fnuz: (3, -7, True),
+    torch.float8_e5m2: (2, -14, False),
+    torch.float8_e5m2fnuz: (2, -15, True),
+}
+
+
+def fp8_constants(dtype: torch.dtype, facts: DeviceFacts) -> dict[str, Any]:
+    """The kernels' constants for an FP8 type."""
+    mantissa, lowest, fnuz = _FP8[dtype]
+    native = casts_natively(facts, str(dtype).removeprefix("torch."))
+    return {"MANTISSA": mantissa, "LOWEST": lowest, "FNUZ": fnuz, "NATIVE": native}
+
+
+def needs_wide(*extents: int) -> bool:
+    """Whether offsets within a tile, at most the sum of ``extents``, need 64 bits."""
+    return sum(extents) >= 2**31
+
+
+@dataclass(frozen=True)
+class _Source:
+    """x as the kernels see it: neighbouring dimensions joined where a joined one serves."""
+
+    x: torch.Tensor
+    shape: tuple[int, int, int]
+    strides: tuple[int, int, int]
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether neighbours of a row are neighbours in memory."""
+        return self.strides[2] == 1
+
+    def sizes(self) -> dict[str, int]:
+        return {"R": self.shape[1], "C": self.shape[2]}
+
+    def arguments(self) -> dict[str, int]:
+        return dict(zip(("stride_b", "stride_r", "stride_c"), self.strides, strict=True))
+
+
+def _source(x: torch.Tensor, *, join_rows: bool) -> _Source:
+    B, R, C = x.shape
+    stride_b, stride_r, stride_c = x.stride()
+    if C == 1:  # its stride means nothing
+        stride_c = 1
+    if join_rows and (B == 1 or R == 1 or stride_b == R * stride_r):
+        return _Source(x, (1, B * R, C), (0, stride_b if R == 1 else stride_r, stride_c))
+    return _Source(x, (B, R, C), (stride_b, stride_r, stride_c))
+
+
+def _bytes(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.view(torch.uint8)
+
+
+def _region(
+    source: _Source,
+    out: torch.Tensor,
+    scale: torch.Tensor,
+    kind: str,
+    extent: tuple[int, int],
+    tile: Tile,
+    programs: int,
+    common: dict[str, Any],
+    scalars: dict[str, float],
+    *,
+    whole: bool = False,
+) -> list[Launch]:
+    """Regions of ``extent`` that are walked: one launch if ``programs`` for each suffice as 1, else two.
+
+    whole: the region is the tensor, all batches.
+    """
+    B, R, C = source.shape
+    block_r, block_c = tile.rows, tile.columns
+    height, width = extent
+    regions_r, regions_c = -(-R // height), -(-C // width)
+    regions = regions_r * regions_c * (1 if whole else B)
+    tiles = -(-min(height, R) // block_r) * -(-min(width, C) // block_c) * (B if whole else 1)
+    chunks = max(1, min(tiles, -(-programs // regions)))
+    lanes = {"one": 1, "row": block_r, "column": block_c}[kind]
+    partial = None
+    if chunks > 1:
+        partial = torch.empty((regions, chunks, lanes), dtype=torch.int32, device=source.x.device)
+    arguments = {
+        "x_ptr": source.x,
+        "out_ptr": _bytes(out),
+        "scale_ptr": scale,
+        "partial_ptr": partial,
+        **source.sizes(),
+        "regions_r": regions_r,
+        "regions_c": regions_c,
+        "height": height,
+        "width": width,
+        "batches": B if whole else 1,
+        **source.arguments(),
+        "chunks": chunks,
+        "amax_chunks": chunks,
+        **scalars,
+    }
+    constants = {
+        "KIND": kind,
+        "AMAX": True,
+        "APPLY": chunks == 1,
+        "BLOCK_R": block_r,
+        "BLOCK_C": block_c,
+        "CHUNKS": power_of_two(chunks),
+        "MASK_R": R % block_r != 0 or (regions_r > 1 and height % block_r != 0),
+        "MASK_C": C % block_c != 0 or (regions_c > 1 and width % block_c != 0),
+        "WIDE": needs_wide(block_r * max(source.strides[1], C), block_c * source.strides[2]),
+        **common,
+    }
+    options = tile.options()
+    launches = [Launch(region_kernel, (regions * chunks, 1, 1), arguments, constants, options)]
+    if chunks > 1:
+        second = -(-tiles // _TILES_A_PROGRAM) if whole else chunks
+        launches.append(
+            Launch(
+                region_kernel,
+                (regions * second, 1, 1),
+                {**arguments, "chunks": second},
+                {**constants, "AMAX": False, "APPLY": True},
+                options,
+            )
+        )
+    return launches
+
+
+def _blocks(
+    source: _Source,
+    outputs: FloatOutputs,
+    size: int,
+    tile: Tile,
+    common: dict[str, Any],
+    scalars: dict[str, float],
+    *,
+    square: bool = False,
+    groups: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> Launch:
+    """Whole blocks of ``size`` in registers. square: tiles of size x size; else row and column as outputs has them."""
+    B, R, C = source.shape
+    row, column = outputs.row is not None and not square, outputs.column is not None
+    P = power_of_two(size)
+    block_c = max(P, tile.columns) if row or square else tile.columns
+    block_r = tile.rows or max(1, min(tile.elements // block_c, power_of_two(R)))
+    if column or square:
+        block_r = max(P, block_r)
+    block_c = min(block_c, max(P if row or square else 1, power_of_two(C)))
+    if groups is not None:
+        block_r = P  # a program must not span two groups
+    elif column or square:
+        block_r = min(block_r, max(P, power_of_two(R)))
+    n_groups = 0 if groups is None else groups[0].numel() - 1
+    rows_out = R + n_groups * size
+    blocks_r, blocks_c = -(-rows_out // size), -(-C // size)
+    step_r = block_r // P * size if column or square else block_r
+    step_c = block_c // P * size if row or square else block_c
+    tiles_r, tiles_c = -(-rows_out // step_r), -(-C // step_c)
+    exact = size == P
+    return Launch(
+        block_kernel,
+        (B * tiles_r * tiles_c, 1, 1),
+        {
+            "x_ptr": source.x,
+            "row_ptr": _bytes(outputs.row),
+            "row_scale_ptr": outputs.row_scale_inv,
+            "col_ptr": _bytes(outputs.column),
+            "col_scale_ptr": outputs.column_scale_inv,
+            "offs_ptr": None if groups is None else groups[0],
+            "padded_ptr": None if groups is None else groups[1],
+            **source.sizes(),
+            "tiles_r": tiles_r,
+            "tiles_c": tiles_c,
+            "blocks_r": blocks_r,
+            "blocks_c": blocks_c,
+            "rows_out": rows_out,
+            "size": size,
+            **source.arguments(),
+            "n_groups": n_groups,
+            **scalars,
+        },
+        {
+            "ROW": row,
+            "COLUMN": column,
+            "TILE": square,
+            "GROUPS": 0 if groups is None else power_of_two(n_groups),
+            "P": P,
+            "EXACT": exact,
+            "BLOCK_R": block_r,
+            "BLOCK_C": block_c,
+            "MASK_R": groups is not None or R % step_r != 0 or step_r != block_r,
+            "MASK_C": C % step_c != 0 or step_c != block_c,
+            "WIDE": needs_wide(block_r * max(source.strides[1], C), block_c * source.strides[2]),
+            **common,
+        },
+        tile.options(),
+    )
+
+
+def plan_quantize(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOutputs, list[Launch]]:
+    """Outputs of a call, not yet written, and the launches that write them, in order."""
+    x, size = call.x, call.block_size
+    B, R, C = x.shape
+    common = fp8_constants(call.out_dtype, facts)
+    blockwise = call.granularity is ScalingGranularity.BLOCKWISE
+    scalars = {"largest": fp8_max(call.out_dtype), "floor": _FLOOR_BLOCKWISE if blockwise else _FLOOR}
+
+    def payload(rows: int) -> torch.Tensor:
+        return torch.empty((B, rows, C), dtype=call.out_dtype, device=x.device)
+
+    def scales(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch.float32, device=x.device)
+
+    if call.granularity is ScalingGranularity.TENSORWISE:
+        out, scale = payload(R), scales()
+        source = _source(x, join_rows=True)
+        kind = "walk"
+        if source.shape[0] == 1 and source.by_rows and (source.shape[1] == 1 or source.strides[1] == C):
+            source, kind = _Source(x, (1, 1, x.numel()), (0, 0, 1)), "flat"
+        tile, extent = choose(kind, facts, multiple=math.gcd(R, C)), (source.shape[1], source.shape[2])
+        programs = facts.compute_units * _AMAX_PROGRAMS
+        launches = _region(source, out, scale, "one", extent, tile, programs, common, scalars, whole=True)
+        return FloatOutputs(out, scale, None, None), launches
+
+    length_r, length_c = (size, size) if blockwise else (R, C)
+    groups = None if call.group_offs is None else (call.group_offs, call.group_offs_padded)
+    rows_out = R + (call.group_offs.numel() - 1) * size if call.group_offs is not None else R
+    row = row_scale = column = column_scale = None
+    if call.row:
+        rows_of_scales = -(-R // size) if call.tile else R
+        row, row_scale = payload(R), scales(B, rows_of_scales, -(-C // length_c))
+    if call.column:
+        column, column_scale = payload(rows_out), scales(B, -(-rows_out // length_r), C)
+    outputs = FloatOutputs(row, row_scale, column, column_scale)
+    multiple = math.gcd(C, R if x.stride(2) != 1 else C, size)
+    square = choose("square", facts, multiple=multiple)
+    walk = choose("walk", facts, multiple=multiple)
+    programs = facts.compute_units * _AMAX_PROGRAMS
+    exact = power_of_two(size) == size  # others leave places of a tile empty: two launches then
+    apart = _source(x, join_rows=False)
+    if call.tile:
+        if power_of_two(size) <= MAX_BLOCK:
+            return outputs, [_blocks(apart, outputs, size, square, common, scalars, square=True)]
+        launches = _region(apart, row, row_scale, "one", (size, size), walk, programs, common, scalars)
+        return outputs, launches
+    if call.row and call.column and blockwise and power_of_two(size) <= MAX_BLOCK and (exact or groups is not None):
+        return outputs, [_blocks(apart, outputs, size, square, common, scalars, groups=groups)]
+    launches = []
+    if call.row:
+        part = FloatOutputs(row, row_scale, None, None)
+        joined = _source(x, join_rows=True)
+        length = min(length_c, C)
+        if joined.by_rows and length <= whole_row(facts):
+            launches.append(_blocks(joined, part, length, choose("row", facts, length), common, scalars))
+        elif power_of_two(length) <= MAX_BLOCK:
+            launches.append(_blocks(joined, part, length, square, common, scalars))
+        else:
+            tile = choose("flat", facts) if joined.by_rows else walk
+            extent = (tile.rows, length_c)
+            launches += _region(joined, row, row_scale, "row", extent, tile, programs, common, scalars)
+    if call.column:
+        part = FloatOutputs(None, None, column, column_scale)
+        length = length_r if groups is not None else min(length_r, R)
+        P = power_of_two(length)
+        if groups is not None or P <= MAX_COLUMN:
+            tile = square
+            if square.rows < P:
+                tile = replace(square, rows=P, columns=max(1, square.rows * square.columns // P))
+            launches.append(_blocks(apart, part, length, tile, common, scalars, groups=groups))
+        else:
+            extent = (length_r, walk.columns)
+            launches += _region(apart, column, column_scale, "column", extent, walk, programs, common, scalars)
+    return outputs, launches
+
+
+def plan_dequantize(call: DequantizeFloatCall, facts: DeviceFacts) -> tuple[torch.Tensor, list[Launch]]:
+    """The result of a call, not yet written, and the launch that writes it."""
+    q, scale = call.q, call.scale_inv
+    B, R, C = q.shape
+    out = torch.empty((B, R, C), dtype=call.out_dtype, device=q.device)
+    if call.granularity is ScalingGranularity.TENSORWISE:
+        size_r, size_c, scale = R, C, scale.expand(B, 1, 1)
+    elif call.granularity is ScalingGranularity.ROWWISE:
+        size_r, size_c = (1, C) if call.axis == 2 else (R, 1)
+    else:
+        size = call.block_size
+        size_r, size_c = {2: (1, size), 1: (size, 1), 0: (size, size)}[call.axis]
+    one = call.granularity is ScalingGranularity.TENSORWISE
+    by_row = size_r == 1 and scale.stride(0) == R * scale.stride(1)
+    if B > 1 and q.stride(0) == R * q.stride(1) and (one or by_row):
+        size_r = B * R if one else 1
+        B, R = 1, B * R
+    tile = choose("dequantize", facts)
+    block_r, block_c = min(tile.rows, power_of_two(R)), min(tile.columns, power_of_two(C))
+    size_r, size_c = min(size_r, R), min(size_c, C)
+    parts_r, tiles_r, full_r = _cut(R, size_r, block_r)
+    parts_c, tiles_c, full_c = _cut(C, size_c, block_c)
+    launch = Launch(
+        dequantize_float_kernel,
+        (B * tiles_r * tiles_c, 1, 1),
+        {
+            "q_ptr": _bytes(q),
+            "scale_ptr": scale,
+            "out_ptr": out,
+            "R": R,
+            "C": C,
+            "tiles_r": tiles_r,
+            "tiles_c": tiles_c,
+            "blocks_r": -(-R // size_r),
+            "blocks_c": -(-C // size_c),
+            "size_r": size_r,
+            "size_c": size_c,
+            "parts_r": parts_r,
+            "parts_c": parts_c,
+            **dict(zip(("stride_b", "stride_r", "stride_c"), q.stride(), strict=True)),
+            **dict(zip(("scale_b", "scale_r", "scale_c"), scale.stride(), strict=True)),
+        },
+        {
+            "P_R": min(power_of_two(size_r), 2 * block_r),
+            "P_C": min(power_of_two(size_c), 2 * block_c),
+            "EXACT_R": power_of_two(size_r) == size_r,
+            "EXACT_C": power_of_two(size_c) == size_c,
+            "BLOCK_R": block_r,
+            "BLOCK_C": block_c,
+            "MASKED": not (full_r and full_c),
+            "WIDE": needs_wide(block_r * max(q.stride(1), C), block_c * q.stride(2)),
+            **fp8_constants(q.dtype, facts),
+        },
+        tile.options(),
+    )
+    return out, [launch]
+
+
+def _cut(extent: int, size: int, block: int) -> tuple[int, int, bool]:
+    """Along one axis: tiles that make one block of ``size`` (1 if a tile holds blocks), all tiles, whether all are full."""
+    P = power_of_two(size)
+    if block >= P:
+        step = block // P * size
+        return 1, -(-extent // step), step == block and extent % block == 0
+    parts = -(-size // block)
+    return parts, -(-extent // size) * parts, size % block == 0 and extent % block == 0

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: MIT
+"""What is launched for MX: outputs and launches of a call, from its tensors' metadata alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from turbo_core.device import DeviceFacts
+from turbo_core.launch import Launch, power_of_two
+from turbo_core.low_precision import MX_BLOCK_SIZE, MX_PADDING
+from turbo_quant.calls import DequantizeMxCall, MxDirection, MxOutputs, QuantizeMxCall
+from turbo_quant.formats import MX_FORMATS, payload_dtype, scale_dtype
+from turbo_quant.triton.dequantize_kernel import dequantize_mx_kernel
+from turbo_quant.triton.float_plan import needs_wide
+from turbo_quant.triton.mx_kernel import OPTIONS, WANTED, mx_kernel
+from turbo_quant.triton.tiles import casts_natively, choose
+
+__all__ = ["plan_dequantize", "plan_quantize"]
+
+_SHUFFLED_LINES, _SHUFFLED_SCALES = 256, 8  # multiples to which shuffled scales are padded
+_LARGEST_CODE = {"e4m3": 0x7E, "e5m2": 0x7B, "e2m1": 0x7}
+
+
+def _format_constants(format: str, facts: DeviceFacts) -> dict[str, Any]:
+    dtype = payload_dtype(format)
+    native = format != "e2m1" and casts_natively(facts, str(dtype).removeprefix("torch."))
+    return {"MANTISSA": MX_FORMATS[format].mantissa, "LOWEST": MX_FORMATS[format].exponent_min, "NATIVE": native}
+
+
+def _up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def _option(direction: MxDirection | None) -> int:
+    if direction is None:
+        return 0
+    return int(WANTED.value) + sum(bit for name, bit in OPTIONS.items() if getattr(direction, name))
+
+
+def _allocate(call: QuantizeMxCall, direction: MxDirection, lines: int, width: int) -> tuple[torch.Tensor, ...]:
+    """Payload and scales of one copy as bytes; of shuffled scales the padding is zero already."""
+    B, device = call.x.shape[0], call.x.device
+    payload = torch.empty((B, lines, width // MX_FORMATS[call.format].per_byte), dtype=torch.uint8, device=device)
+    shape = (B, lines, width // MX_BLOCK_SIZE)
+    if not direction.shuffle_scale:
+        return payload, torch.empty(shape, dtype=torch.uint8, device=device)
+    shape = (B, _up(lines, _SHUFFLED_LINES), _up(shape[2], _SHUFFLED_SCALES))
+    return payload, torch.zeros(shape, dtype=torch.uint8, device=device)
+
+
+def _launch(
+    call: QuantizeMxCall,
+    row: tuple[torch.Tensor, ...] | None,
+    column: tuple[torch.Tensor, ...] | None,
+    facts: DeviceFacts,
+    *,
+    grouped: bool,
+) -> Launch:
+    x = call.x
+    B, R, C = x.shape
+    stride_b, stride_r, stride_c = x.stride()
+    if C == 1:
+        stride_c = 1
+    groups = (call.group_offs, call.group_offs_padded) if grouped else (None, None)
+    n_groups = 0 if groups[0] is None else groups[0].numel() - 1
+    row_width, col_width = _up(C, MX_PADDING), _column_width(call) if grouped else _up(R, MX_PADDING)
+    multiple = math.gcd(C, R if stride_c != 1 else C)
+    tile = choose("mx row" if column is None else "mx column", facts, multiple=multiple)
+    block_r, block_c = tile.rows, tile.columns
+    tiles_r = -(-(R if column is None else col_width) // block_r)
+    tiles_c = -(-(C if row is None else row_width) // block_c)
+    native = _format_constants(call.format, facts)
+    row_option = 0 if row is None else _option(call.row)
+    col_option = 0 if column is None else _option(call.column)
+    stochastic = (row_option | col_option) & OPTIONS["stochastic"]
+    rotated = (row_option | col_option) & OPTIONS["rht"]
+    return Launch(
+        mx_kernel,
+        (B * tiles_r * tiles_c, 1, 1),
+        {
+            "x_ptr": x,
+            "row_ptr": None if row is None else row[0],
+            "row_scale_ptr": None if row is None else row[1],
+            "col_ptr": None if column is None else column[0],
+            "col_scale_ptr": None if column is None else column[1],
+            "rng_ptr": call.rng if stochastic else None,
+            "offs_ptr": groups[0],
+            "padded_ptr": groups[1],
+            "R": R,
+            "C": C,
+            "tiles_r": tiles_r,
+            "tiles_c": tiles_c,
+            "row_width": row_width,
+            "col_width": col_width,
+            "stride_b": stride_b,
+            "stride_r": stride_r,
+            "stride_c": stride_c,
+            "n_groups": n_groups,
+            "sign_mask": call.sign_mask if rotated else 0,
+        },
+        {
+            "ROW": row_option,
+            "COLUMN": col_option,
+            "GROUPS": power_of_two(n_groups) if grouped else 0,
+            "BLOCK_R": block_r,
+            "BLOCK_C": block_c,
+            "MASK_R": grouped or tiles_r * block_r != R,
+            "MASK_C": tiles_c * block_c != C,
+            "WIDE": needs_wide(block_r * max(stride_r, row_width), block_c * max(stride_c, col_width)),
+            "E_MAX": MX_FORMATS[call.format].exponent_max,
+            "LARGEST": _LARGEST_CODE[call.format],
+            # only amax of e4m3 can round to what is not in the format, and NVIDIA's cast saturates
+            "CLAMP": call.format == "e4m3" and not (native["NATIVE"] and facts.vendor == "nvidia"),
+            **native,
+        },
+        tile.options(),
+    )
+
+
+def _column_width(call: QuantizeMxCall) -> int:
+    R = call.x.shape[1]
+    if call.group_offs is None:
+        return _up(R, MX_PADDING)
+    return _up(R + (call.group_offs.numel() - 1) * (MX_PADDING - 1), MX_PADDING)
+
+
+def plan_quantize(call: QuantizeMxCall, facts: DeviceFacts) -> tuple[MxOutputs, list[Launch]]:
+    """Outputs of a call, not yet written, and the launches that write them."""
+    _, R, C = call.x.shape
+    row = column = None
+    if call.row is not None:
+        row = _allocate(call, call.row, R, _up(C, MX_PADDING))
+    if call.column is not None:
+        column = _allocate(call, call.column, C, _column_width(call))
+    grouped = call.group_offs is not None and column is not None
+    # groups begin at any row: tiles and shuffled lines of the row copy then need a launch of their own
+    aligned = call.row is not None and (call.row.tile or call.row.shuffle_scale or call.row.shuffle_out)
+    if grouped and aligned:
+        launches = [_launch(call, row, None, facts, grouped=False), _launch(call, None, column, facts, grouped=True)]
+    else:
+        launches = [_launch(call, row, column, facts, grouped=grouped)]
+
+    def typed(copy: tuple[torch.Tensor, ...] | None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        if copy is None:
+            return None, None
+        return copy[0].view(payload_dtype(call.format)), copy[1].view(scale_dtype())
+
+    return MxOutputs(*typed(row), *typed(column)), launches
+
+
+def plan_dequantize(call: DequantizeMxCall, facts: DeviceFacts) -> tuple[torch.Tensor, list[Launch]]:
+    """The result of a call, not yet written, and the launch that writes it."""
+    q, scale = call.q.view(torch.uint8), call.scale.view(torch.uint8)
+    B, L, _ = q.shape
+    size = call.size
+    out = torch.empty((B, size, L) if call.transpose else (B, L, size), dtype=call.out_dtype, device=q.device)
+    tile = choose("mx dequantize", facts)
+    block_l, block_k = tile.rows, tile.columns
+    tiles_l, tiles_k = -(-L // block_l), -(-size // block_k)
+    launch = Launch(
+        dequantize_mx_kernel,
+        (B * tiles_l * tiles_k, 1, 1),
+        {
+            "q_ptr": q,
+            "scale_ptr": scale,
+            "out_ptr": out,
+            "L": L,
+            "size": size,
+            "tiles_l": tiles_l,
+            "tiles_k": tiles_k,
+            **dict(zip(("stride_b", "stride_l", "stride_k"), q.stride(), strict=True)),
+            **dict(zip(("scale_b", "scale_l", "scale_k"), scale.stride(), strict=True)),
+            "sign_mask": call.sign_mask if call.rht else 0,
+        },
+        {
+            "RHT": call.rht,
+            "TRANSPOSE": call.transpose,
+            "BLOCK_L": block_l,
+            "BLOCK_K": block_k,
+            "MASK_L": L % block_l != 0,
+            "MASK_K": size % block_k != 0,
+            "WIDE": needs_wide(block_l * max(q.stride(1), size), block_k * max(q.stride(2), L)),
+            **_format_constants(call.format, facts),
+        },
+        tile.options(),
+    )
+    return out, [launch]

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: MIT
+"""Tile tables of the quantise kernels, and which formats a target casts to by itself. Neither torch nor triton is needed.
+
+All these kernels are bound by memory: a program should move 16 bytes a lane at a time with a few loads in flight.
+Elements per lane = elements of the tile / (num_warps * wave size).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turbo_core.device import DeviceFacts
+
+__all__ = ["MAX_BLOCK", "MAX_COLUMN", "MAX_GROUPED", "TILES", "Tile", "casts_natively", "choose", "whole_row"]
+
+ANY = 2**62
+MAX_BLOCK = 128  # widest block of which a program holds a square
+MAX_COLUMN = 256  # longest block of a column that a program holds whole
+MAX_GROUPED = 1024  # likewise for groups, where there is no walk
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One row of a table.
+
+    Attributes:
+        up_to: longest block (of the kind's direction) that the row is for.
+        rows, columns: of the tile; rows of 0: as many as make ``elements``.
+        num_warps: waves of a program.
+        why: reason or measurement (device, date).
+        elements: of the tile, where rows is 0.
+        multiple_of: C and the block must be multiples of it. Elsewhere each element of a lane has a mask of its own, in
+            two SGPRs.
+    """
+
+    up_to: int
+    rows: int
+    columns: int
+    num_warps: int
+    why: str
+    elements: int = 0
+    multiple_of: int = 1
+
+    def options(self) -> dict[str, int]:
+        """Launch options. No fused multiply-add: each step rounds once, so that all backends give the same bits."""
+        return {"num_warps": self.num_warps, "enable_fp_fusion": False}
+
+
+# (kind, vendor) -> rows by block length. Kinds: row (blocks along contiguous rows, whole in registers), square (columns,
+# both, tiles), flat (a walk along contiguous memory), walk (a walk over a matrix), dequantize; mx: column also for both
+TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
+    ("row", "nvidia"): (
+        Tile(4096, 0, 2048, 4, "4126; 1024 columns 4083, 8 warps 3783", elements=4096),
+        Tile(8192, 0, 8192, 8, "4132; 16 warps 3723", elements=8192),
+        Tile(16384, 0, 16384, 16, "32 elements a thread", elements=16384),
+        Tile(32768, 0, 32768, 32, "32 elements a thread", elements=32768),
+    ),
+    ("row", "amd"): (
+        Tile(4096, 0, 1024, 4, "16 elements a lane: two 16-byte loads of bf16", elements=4096),
+        Tile(8192, 0, 8192, 8, "16 elements a lane", elements=8192),
+        Tile(16384, 0, 16384, 16, "16 elements a lane; 16 waves are the most a work-group has", elements=16384),
+    ),
+    ("row", "cpu"): (Tile(16384, 0, 1024, 1, "interpreter: few, large numpy calls", elements=16384),),
+    ("square", "nvidia"): (Tile(ANY, 128, 128, 8, "64 elements a thread"),),
+    ("square", "amd"): (
+        Tile(ANY, 128, 128, 8, "32 elements a lane", multiple_of=16),
+        Tile(ANY, 128, 128, 16, "16 elements a lane, each with its mask in two SGPRs"),
+    ),
+    ("square", "cpu"): (Tile(ANY, 128, 128, 1, "a block of 128 is the tile"),),
+    ("flat", "nvidia"): (Tile(ANY, 1, 8192, 8, "4085; 4096 elements 3979-3999, 16384 3925"),),
+    ("flat", "amd"): (Tile(ANY, 1, 8192, 8, "16 elements a lane"),),
+    ("flat", "cpu"): (Tile(ANY, 1, 4096, 1, "interpreter: walks of several tiles at small sizes"),),
+    ("walk", "nvidia"): (Tile(ANY, 32, 128, 4, "3540; 64 x 128 2868-2993, 128 x 64 3240"),),
+    ("walk", "amd"): (
+        Tile(ANY, 64, 128, 8, "16 elements a lane; rows and columns of 128 bytes and more", multiple_of=16),
+        Tile(ANY, 64, 128, 16, "8 elements a lane, each with its mask in two SGPRs"),
+    ),
+    ("walk", "cpu"): (Tile(ANY, 64, 128, 1, "interpreter: walks of several tiles at small sizes"),),
+    ("dequantize", "nvidia"): (Tile(ANY, 16, 256, 8, "3956; others 3888-3953"),),
+    ("dequantize", "amd"): (Tile(ANY, 32, 256, 8, "16 elements a lane"),),
+    ("dequantize", "cpu"): (Tile(ANY, 32, 256, 1, "interpreter: few, large numpy calls"),),
+    # columns divide 128, so that no tile passes the padding; rows are a multiple of 32
+    ("mx row", "nvidia"): (Tile(ANY, 32, 128, 2, "3872 for MXFP8, 2539 for MXFP4; 4 warps 3961 and 2411"),),
+    ("mx row", "amd"): (Tile(ANY, 64, 128, 8, "16 elements a lane"),),
+    ("mx row", "cpu"): (Tile(ANY, 128, 128, 1, "interpreter: few, large numpy calls"),),
+    ("mx column", "nvidia"): (Tile(ANY, 32, 128, 2, "64 elements a thread, 8 of a column's block: few shuffles"),),
+    ("mx column", "amd"): (
+        Tile(ANY, 64, 128, 4, "32 elements a lane, 4 of a column's block", multiple_of=16),
+        Tile(ANY, 64, 128, 8, "16 elements a lane, each with its mask in two SGPRs"),
+    ),
+    ("mx column", "cpu"): (Tile(ANY, 128, 128, 1, "interpreter: few, large numpy calls"),),
+    ("mx dequantize", "nvidia"): (Tile(ANY, 32, 128, 4, "3891 for MXFP8, 3560 for MXFP4; 64 x 128 3912 and 3358"),),
+    ("mx dequantize", "amd"): (Tile(ANY, 64, 128, 8, "16 elements a lane"),),
+    ("mx dequantize", "cpu"): (Tile(ANY, 64, 128, 1, "interpreter: few, large numpy calls"),),
+}
+
+# Formats whose cast from float32 rounds to nearest even in hardware. OCP types on gfx942 and all others take the cast
+# by float addition of rounding.py, as does the interpreter.
+_NATIVE_CASTS = {
+    "gfx942": ("float8_e4m3fnuz", "float8_e5m2fnuz"),
+    "gfx950": ("float8_e4m3fn", "float8_e5m2"),
+    "nvidia": ("float8_e4m3fn", "float8_e5m2"),  # from sm_89 on
+}
+
+
+def casts_natively(facts: DeviceFacts, dtype_name: str) -> bool:
+    """Whether the device's own casts between float32 and an FP8 type (``float8_e4m3fn``) are those of the formula."""
+    if facts.vendor == "nvidia" and int(facts.arch[3:]) < 89:
+        return False
+    return dtype_name in _NATIVE_CASTS.get(facts.arch, _NATIVE_CASTS.get(facts.vendor, ()))
+
+
+def choose(kind: str, facts: DeviceFacts, length: int = 0, multiple: int = 0) -> Tile:
+    """The device's tile for blocks of that length, where what must be a multiple has the common divisor ``multiple``."""
+    rows = TILES[kind, facts.vendor]
+    return next(tile for tile in rows if length <= tile.up_to and multiple % tile.multiple_of == 0)
+
+
+def whole_row(facts: DeviceFacts) -> int:
+    """The longest block of a row that a program holds in registers."""
+    return TILES["row", facts.vendor][-1].up_to

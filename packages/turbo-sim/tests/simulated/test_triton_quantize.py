@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""turbo-quant's Triton kernels on simulated devices: the bits of its TORCH backend, native casts and those that are not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("turbo_quant", reason="turbo-quant is not installed")
+
+from turbo_core.low_precision import ScalingGranularity as Scaling
+from turbo_quant.calls import (
+    DequantizeFloatCall,
+    DequantizeMxCall,
+    MxDirection,
+    QuantizeFloatCall,
+    QuantizeMxCall,
+)
+from turbo_quant.pytorch.kernels import reference
+
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+FORMATS = ("e4m3", "e5m2", "e2m1")
+PLAIN, RANDOM = MxDirection(), MxDirection(rht=True, stochastic=True)
+SHUFFLED = MxDirection(tile=True, shuffle_scale=True, shuffle_out=True)
+
+
+@pytest.fixture
+def x():
+    x = torch.randn(2, 48, 150) * torch.exp2(torch.randint(-20, 10, (2, 48, 150)).float())
+    x[0, 0, 0], x[1, -1, -1] = torch.nan, torch.inf
+    x[0, 5] = 0
+    return x.bfloat16()
+
+
+def check(simulator, name, call):
+    from turbo_quant.triton import quantize
+
+    before = simulator.launches
+    found, expected = getattr(quantize, name)(call), getattr(reference, name)(call)
+    assert simulator.launches > before
+    pairs = [(found, expected)] if isinstance(found, torch.Tensor) else list(zip(found, expected))
+    for one, other in pairs:
+        if other is None:
+            assert one is None
+        elif other.dtype.itemsize == 1:
+            assert one.shape == other.shape and torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+        else:
+            torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", FP8, ids=str)
+def test_quantize_float(simulator, x, dtype):
+    check(simulator, "quantize_float", QuantizeFloatCall(x, dtype, Scaling.BLOCKWISE, 128, True, True))
+    check(simulator, "quantize_float", QuantizeFloatCall(x, dtype, Scaling.ROWWISE, 0, True, False))
+
+
+def test_walks_and_tiles(simulator, x):
+    dtype = torch.float8_e4m3fnuz if simulator.arch == "gfx942" else torch.float8_e4m3fn
+    check(simulator, "quantize_float", QuantizeFloatCall(x[:1, 1:], dtype, Scaling.TENSORWISE, 0, True, False))
+    check(simulator, "quantize_float", QuantizeFloatCall(x.mT, dtype, Scaling.TENSORWISE, 0, True, False))
+    tall = x.reshape(1, 96 * 3, 50)
+    check(simulator, "quantize_float", QuantizeFloatCall(tall, dtype, Scaling.ROWWISE, 0, False, True))
+    check(simulator, "quantize_float", QuantizeFloatCall(x, dtype, Scaling.BLOCKWISE, 128, True, False, True))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_quantize_mx(simulator, x, format):
+    rng = torch.tensor([-1234567890123456789, 0x7FFFFFFF12345678])
+    check(simulator, "quantize_mx", QuantizeMxCall(x, format, PLAIN, PLAIN))
+    check(simulator, "quantize_mx", QuantizeMxCall(x[:1], format, RANDOM, RANDOM, 0xA5C3, rng))
+
+
+def test_shuffles(simulator, x):
+    call = QuantizeMxCall(x[:, :, :144].float().contiguous(), "e2m1", SHUFFLED, SHUFFLED)
+    check(simulator, "quantize_mx", call)
+
+
+def test_groups(simulator, x):
+    offs, padded = torch.tensor([0, 7, 7, 37]), torch.tensor([0, 128, 128, 256])
+    one = x[:1]
+    check(simulator, "quantize_mx", QuantizeMxCall(one, "e4m3", PLAIN, PLAIN, 0, None, offs, padded))
+    call = QuantizeFloatCall(one, torch.float8_e5m2, Scaling.BLOCKWISE, 128, True, True, False, offs, padded)
+    check(simulator, "quantize_float", call)
+
+
+@pytest.mark.parametrize("dtype", FP8, ids=str)
+def test_dequantize_float(simulator, dtype):
+    q = torch.randint(0, 256, (1, 48, 150), dtype=torch.uint8).view(dtype)
+    call = DequantizeFloatCall(q, torch.randn(1, 48, 2), Scaling.BLOCKWISE, 128, 2, torch.bfloat16)
+    check(simulator, "dequantize_float", call)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_dequantize_mx(simulator, x, format):
+    made = reference.quantize_mx(QuantizeMxCall(x, format, MxDirection(rht=True), None, 0x123))
+    scale = made.row_scale.view(torch.uint8).clone()
+    scale[0, 1, 0], scale[0, 2, 1] = 0, 254
+    call = DequantizeMxCall(made.row.view(torch.uint8), scale, format, 150, True, True, 0x123, torch.bfloat16)
+    check(simulator, "dequantize_mx", call)

@@ -82,7 +82,7 @@ def test_packed_types_are_filled(device):
         pytest.skip("this torch has no float4_e2m1fn_x2")
     with poisoned_empty():
         packed = torch.empty(4, dtype=torch.float4_e2m1fn_x2, device=device)
-    assert packed.view(torch.uint8).tolist() == [255] * 4
+    assert packed.dtype == torch.float4_e2m1fn_x2 and packed.view(torch.uint8).tolist() == [255] * 4
 
 
 def test_requires_grad_and_out_still_work():

@@ -15,7 +15,31 @@ typedef enum {
   TURBO_ERROR_HIP = 4         /* a HIP call failed; the text names it and HIP's own reason */
 } turbo_status;
 
-/* Element types of tensors. */
-typedef enum { TURBO_FLOAT32 = 0, TURBO_FLOAT16 = 1, TURBO_BFLOAT16 = 2 } turbo_dtype;
+/* Element types of tensors. A function says which of them it takes. */
+typedef enum {
+  TURBO_FLOAT32 = 0,
+  TURBO_FLOAT16 = 1,
+  TURBO_BFLOAT16 = 2,
+  TURBO_FLOAT8_E4M3 = 3, /* OCP: torch's float8_e4m3fn */
+  TURBO_FLOAT8_E5M2 = 4,
+  TURBO_FLOAT8_E4M3_FNUZ = 5,
+  TURBO_FLOAT8_E5M2_FNUZ = 6
+} turbo_dtype;
+
+#define TURBO_API __attribute__((visibility("default")))
+
+/* What every library has beside its kernels, each with the library's name in front:
+ *   ..._abi_version   raised when a struct or the meaning of a function changes
+ *   ..._last_error    text of this thread's last failure; valid until its next one
+ *   ..._check         TURBO_OK when kernels can run on the device
+ *   ..._device_arch   architecture of the device as text ("gfx950"), cut to `size` bytes with its final zero
+ *   ..._reset         forgets the HIP library, the devices and the loaded code objects: for simulators and tests that
+ *                     put another library or architecture behind a device index; not while a launch is under way */
+#define TURBO_LIBRARY_FUNCTIONS(library)                                          \
+  TURBO_API int library##_abi_version(void);                                      \
+  TURBO_API const char *library##_last_error(void);                               \
+  TURBO_API turbo_status library##_check(int device);                             \
+  TURBO_API turbo_status library##_device_arch(int device, char *name, int size); \
+  TURBO_API void library##_reset(void);
 
 #endif

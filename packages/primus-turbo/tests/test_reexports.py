@@ -10,6 +10,7 @@ import turbo_core
 import turbo_core.low_precision
 import turbo_gemm
 import turbo_norm_act
+import turbo_quant
 
 PER_DEVICE = ("float8_e4m3", "float8_e5m2", "float4_e2m1fn_x2")
 
@@ -22,11 +23,13 @@ def turbo():
 
 
 def test_ops_and_modules_are_those_of_the_wheels(turbo):
-    wheels = {"gemm": turbo_gemm, "Linear": turbo_gemm}
-    for part in (turbo.ops, turbo.modules):
+    wheels = (turbo_gemm, turbo_norm_act, turbo_quant)
+    parts = (turbo.ops, turbo.modules, turbo.core.quantized_tensor)
+    home = {name: wheel for wheel in wheels for name in wheel.__all__}
+    for part in parts:
         for name in part.__all__:
-            assert getattr(part, name) is getattr(wheels.get(name, turbo_norm_act), name), name
-    assert {*turbo.ops.__all__, *turbo.modules.__all__} == {*turbo_gemm.__all__, *turbo_norm_act.__all__}
+            assert getattr(part, name) is getattr(home[name], name), name
+    assert {name for part in parts for name in part.__all__} == set(home)
 
 
 def test_core_backend_is_turbo_core(turbo):

@@ -8,12 +8,16 @@ the others to TORCH.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
-from turbo_core.low_precision import ScalingGranularity
+from turbo_core import BackendUnavailableError
+from turbo_core.low_precision import ScalingGranularity, ScalingRecipe
+from turbo_quant import dequantize_fp4, dequantize_fp8, quantize_fp4, quantize_fp8
 from turbo_quant.calls import MxDirection
+from turbo_quant.formats import fp4_dtype
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
@@ -87,6 +91,35 @@ GROUPS = [
     (40, (0, 0, 0)),
     (17, (17,)),
 ]
+
+
+RECIPES = {
+    "plain": ScalingRecipe(),
+    "tile": ScalingRecipe(use_2d_block=True),
+    "rotated": ScalingRecipe(use_rht=True),
+    "shuffled": ScalingRecipe(shuffle_scale=True, shuffle_out=True),
+    "stochastic": ScalingRecipe(use_sr=True),
+}
+
+
+def functions(dtype: torch.dtype) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """(quantise, dequantise) for a payload dtype."""
+    return (quantize_fp4, dequantize_fp4) if dtype in (fp4_dtype(), torch.uint8) else (quantize_fp8, dequantize_fp8)
+
+
+def gate(dtype: torch.dtype) -> float:
+    """The SNR in dB that a payload dtype keeps."""
+    return {torch.float8_e4m3fn: 25.0, torch.float8_e5m2: 20.0}.get(dtype, 10.0)
+
+
+def run(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    """The result; the test is skipped, with the reason, where the backend named refuses the call."""
+    import pytest
+
+    try:
+        return function(*arguments, **keywords)
+    except BackendUnavailableError as error:
+        pytest.skip(str(error))
 
 
 def every(cases: list[Any], shapes: list[tuple[int, int, int]], others: tuple[Any, ...]) -> list[tuple[Any, ...]]:

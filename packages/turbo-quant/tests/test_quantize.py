@@ -4,7 +4,6 @@
 import pytest
 import torch
 
-from turbo_core import BackendUnavailableError
 from turbo_core.low_precision import ScalingGranularity
 from turbo_quant.calls import MxOutputs, QuantizeFloatCall, QuantizeMxCall
 from turbo_quant.pytorch.kernels import reference
@@ -17,19 +16,6 @@ cases = load("turbo-quant")
 GPU = torch.cuda.is_available()
 SHAPES = cases.SHAPES_GPU if GPU else cases.SHAPES_CPU
 RNG = (0x0123456789ABCDEF, -7)
-
-
-def on_backend(function, call):
-    """The call on the backend named; skipped with its reason where it refuses."""
-    try:
-        return function(call)
-    except BackendUnavailableError as error:
-        pytest.skip(str(error))
-
-
-def skip_fnuz_on_nvidia(backend, dtype, device):
-    if backend == "TRITON" and device.type == "cuda" and torch.version.hip is None and "fnuz" in str(dtype):
-        pytest.skip("Triton for NVIDIA has no FNUZ types")
 
 
 # --- the oracle's answers -------------------------------------------------------------------------------------------
@@ -77,7 +63,7 @@ def name(value):
 
 
 def check_float(backend, call):
-    found = on_backend(quantize_float, call)
+    found = cases.run(quantize_float, call)
     expected = expected_float(call) if backend == "TORCH" else reference.quantize_float(call)
     cases.assert_same_bits(found, expected)
     assert all(output is None or output.is_contiguous() for output in found)
@@ -85,8 +71,7 @@ def check_float(backend, call):
 
 @pytest.mark.parametrize("case, shape, out_dtype, kind, dtype",
                          cases.every(cases.FLOAT_CASES, SHAPES, cases.FP8_DTYPES), ids=name)  # fmt: skip
-def test_float_scales(backend, device, poisoned_allocations, case, shape, out_dtype, kind, dtype):
-    skip_fnuz_on_nvidia(backend, out_dtype, device)
+def test_float_scales(backend, device, poisoned, case, shape, out_dtype, kind, dtype):
     x = cases.draw(kind, shape, dtype, device)
     check_float(backend, QuantizeFloatCall(x, out_dtype, *case[1:]))
 
@@ -116,7 +101,7 @@ def mx_call(x, format, case):
 
 
 def check_mx(backend, call):
-    found = on_backend(quantize_mx, call)
+    found = cases.run(quantize_mx, call)
     if backend != "TORCH":
         cases.assert_same_bits(found, reference.quantize_mx(call))
     elif not any(direction is not None and direction.shuffle_scale for direction in (call.row, call.column)):
@@ -146,7 +131,7 @@ def check_shuffled(found, call):
 
 @pytest.mark.parametrize("case, shape, format, kind, dtype",
                          cases.every(cases.MX_CASES, SHAPES, cases.MX_FORMATS), ids=name)  # fmt: skip
-def test_mx(backend, device, poisoned_allocations, case, shape, format, kind, dtype):
+def test_mx(backend, device, poisoned, case, shape, format, kind, dtype):
     if backend == "TORCH" and "stochastic" in case.name and shape[1] * shape[2] > 20000:
         pytest.skip("the oracle's Philox is Python's integers: slow")
     check_mx(backend, mx_call(cases.draw(kind, shape, dtype, device), format, case))
@@ -173,7 +158,7 @@ def test_mx_shuffled_payload(backend, device, format):
     direction = cases.MX_CASES[0].row._replace(shuffle_out=True, shuffle_scale=True)
     x = cases.draw("random", (2, 48, 160), torch.bfloat16, device)
     call = QuantizeMxCall(x, format, direction, direction)
-    found = on_backend(quantize_mx, call)
+    found = cases.run(quantize_mx, call)
     if backend != "TORCH":
         cases.assert_same_bits(found, reference.quantize_mx(call))
         return
@@ -202,11 +187,11 @@ def grouped(rows, lens, width, multiple, device):
 @pytest.mark.parametrize("rows, lens", cases.GROUPS, ids=str)
 @pytest.mark.parametrize("block", [16, 128])
 @pytest.mark.parametrize("row", [False, True])
-def test_float_groups(backend, device, poisoned_allocations, rows, lens, block, row):
+def test_float_groups(backend, device, poisoned, rows, lens, block, row):
     """Each group as if it were alone; zeros past the last; NaN in rows of no group is not seen."""
     x, offs, padded = grouped(rows, lens, 100, block, device)
     call = QuantizeFloatCall(x, torch.float8_e4m3fn, cases.BLOCKWISE, block, row, True, False, offs, padded)
-    found = on_backend(quantize_float, call)
+    found = cases.run(quantize_float, call)
     cases.assert_same_bits(found, reference.quantize_float(call))
     bound = rows + len(lens) * block
     assert found.column.shape == (1, bound, 100) and found.column_scale_inv.shape == (1, -(-bound // block), 100)
@@ -227,10 +212,10 @@ def test_float_groups(backend, device, poisoned_allocations, rows, lens, block, 
 @pytest.mark.parametrize("rows, lens", cases.GROUPS, ids=str)
 @pytest.mark.parametrize("format", cases.MX_FORMATS)
 @pytest.mark.parametrize("case", [cases.MX_CASES[1], cases.MX_CASES[5], cases.MX_CASES[3]], ids=name)
-def test_mx_groups(backend, device, poisoned_allocations, rows, lens, format, case):
+def test_mx_groups(backend, device, poisoned, rows, lens, format, case):
     x, offs, padded = grouped(rows, lens, 40, 128, device)
     call = QuantizeMxCall(x, format, case.row, case.column, case.sign_mask, None, offs, padded)
-    found = on_backend(quantize_mx, call)
+    found = cases.run(quantize_mx, call)
     cases.assert_same_bits(found, reference.quantize_mx(call))
     bound = -(-(rows + len(lens) * 127) // 128) * 128
     per_byte = 2 if format == "e2m1" else 1
@@ -254,6 +239,6 @@ def test_repeats_are_equal(backend, device):
     x = cases.draw("random", (1, 300, 520), torch.bfloat16, device)
     for case in (cases.MX_CASES[5], cases.MX_CASES[8]):
         call = mx_call(x, "e2m1", case)
-        cases.assert_same_bits(on_backend(quantize_mx, call), on_backend(quantize_mx, call))
+        cases.assert_same_bits(cases.run(quantize_mx, call), cases.run(quantize_mx, call))
     call = QuantizeFloatCall(x, torch.float8_e4m3fn, cases.TENSORWISE, 0, True, False)
-    cases.assert_same_bits(on_backend(quantize_float, call), on_backend(quantize_float, call))
+    cases.assert_same_bits(cases.run(quantize_float, call), cases.run(quantize_float, call))

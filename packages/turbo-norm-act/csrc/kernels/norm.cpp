@@ -8,6 +8,7 @@
 #include "norm_args.h"
 #include "turbo/error.h"
 #include "turbo/kernels.h"
+#include "turbo/library.h"
 #include "turbo_norm_act.h"
 
 namespace turbo_norm_act {
@@ -279,13 +280,7 @@ using namespace turbo_norm_act;
 
 // --- the C interface -------------------------------------------------------------------------------------------------
 
-int turbo_norm_act_abi_version(void) { return TURBO_NORM_ACT_ABI_VERSION; }
-const char *turbo_norm_act_last_error(void) { return turbo::last_error(); }
-turbo_status turbo_norm_act_check(int device) { return turbo::check_device(device, parameter_sum.object()); }
-turbo_status turbo_norm_act_device_arch(int device, char *name, int size) {
-  return turbo::device_arch(device, name, size);
-}
-void turbo_norm_act_reset(void) { turbo::reset(); }
+TURBO_DEFINE_LIBRARY_FUNCTIONS(turbo_norm_act, TURBO_NORM_ACT_ABI_VERSION, parameter_sum.object())
 
 turbo_status turbo_rmsnorm_forward(const turbo_norm_forward_args *args, int device, void *stream) {
   return forward(rmsnorm, args, device, stream);

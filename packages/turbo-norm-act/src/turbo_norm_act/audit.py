@@ -8,7 +8,6 @@ table needs nothing here but a width that reaches it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import turbo_norm_act
@@ -19,7 +18,7 @@ from turbo_norm_act.values import Formula, Wanted
 if TYPE_CHECKING:
     import torch
 
-    from turbo_core.audit import CodeObject, TritonKernel
+    from turbo_core.audit import TritonKernel, code_objects
     from turbo_core.launch import Launch
 
 __all__ = ["kernels", "launches"]
@@ -35,9 +34,7 @@ def kernels(arch: str, full: bool) -> Iterator[TritonKernel | CodeObject]:
     from turbo_core.audit import CodeObject, TritonKernel
     from turbo_core.launch import ALWAYS
 
-    folders = [Path(folder) / "lib" for folder in turbo_norm_act.__path__]  # an editable install has two
-    for path in sorted(path for folder in folders for path in folder.glob(f"*.{arch}.hsaco")):
-        yield CodeObject(path.name.removesuffix(f".{arch}.hsaco"), arch, path)
+    yield from code_objects(turbo_norm_act, arch)
     for name, launch in launches(arch, full):
         signature = launch.signature()
         yield TritonKernel(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The wheel's kernels for ``python -m turbo_core audit``: Triton launches as they are planned.
+"""The wheel's kernels for ``python -m turbo_core audit``: HIP code objects, and Triton launches as they are planned.
 
 What is compiled is what the launchers plan for these calls on the target, so a new row of a tile table needs nothing
 here but a shape that reaches it.
@@ -11,13 +11,14 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import turbo_quant
 from turbo_core.device import arch_facts
 from turbo_core.requirements import require_torch
 
 if TYPE_CHECKING:
     import torch
 
-    from turbo_core.audit import TritonKernel
+    from turbo_core.audit import CodeObject, TritonKernel
     from turbo_core.launch import Launch
 
 __all__ = ["kernels", "launches"]
@@ -27,11 +28,12 @@ SHAPES = ((1, 4096, 4096), (2, 1025, 1023), (1, 64, 65536))
 MORE_SHAPES = ((1, 4096, 7168), (1, 16384, 16384), (2, 100, 129), (1, 33, 8191), (4, 1, 1000), (1, 5000, 1))
 
 
-def kernels(arch: str, full: bool) -> Iterator[TritonKernel]:
+def kernels(arch: str, full: bool) -> Iterator[TritonKernel | CodeObject]:
     """All kernels of the wheel for ``arch``; without ``full`` a part that compiles quickly."""
-    from turbo_core.audit import TritonKernel
+    from turbo_core.audit import TritonKernel, code_objects
     from turbo_core.launch import ALWAYS
 
+    yield from code_objects(turbo_quant, arch)
     for name, launch in launches(arch, full):
         signature = launch.signature()
         yield TritonKernel(

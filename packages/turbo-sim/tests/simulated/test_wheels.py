@@ -126,3 +126,36 @@ def test_swiglu(simulator):
     expected.backward(grad.double())
     close("out", out.detach(), expected.detach(), 1e-5)
     close("grad", x.grad, wide.grad, 1e-5)
+
+
+# --- turbo-quant -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["TRITON", "TURBO"])
+@pytest.mark.parametrize("kind", ["tensorwise", "rowwise", "blockwise", "mxfp8", "mxfp4"])
+@pytest.mark.parametrize("shape", [(3, 64), (130, 259)])
+def test_quantise_gives_the_bits_of_torch(simulator, backend, kind, shape):
+    quant = pytest.importorskip("turbo_quant", reason="turbo-quant is not installed")
+    from turbo_core.low_precision import Format, ScalingGranularity, ScalingRecipe, fp8_dtype
+
+    if backend == "TURBO":
+        pytest.importorskip("turbo_quant.pytorch._C", reason="turbo-quant has no native library here")
+    x = torch.randn(shape).bfloat16()
+    fp4 = kind == "mxfp4"
+    granularity = ScalingGranularity.MX_BLOCKWISE if kind.startswith("mx") else ScalingGranularity[kind.upper()]
+    dtype = torch.float8_e4m3fn if kind == "mxfp8" else fp8_dtype(Format.E4M3, x.device)
+    dtype = getattr(torch, "float4_e2m1fn_x2", torch.uint8) if fp4 else dtype
+    options = {"block_size": 128} if kind == "blockwise" else {}
+    if fp4:
+        options = {"scaling_recipe_for_trans": ScalingRecipe(use_rht=True, use_sr=True), "sign_mask": 0x2F61}
+        options["rng"] = torch.tensor([7, 1 << 40])
+    both = quant.quantize_fp4_with_trans if fp4 else quant.quantize_fp8_with_trans
+    function = quant.quantize_fp8 if kind == "tensorwise" else both
+    found = {}
+    for name in ("TORCH", backend):
+        turbo_core.GlobalBackendManager.set_quant_backend(name)
+        before = simulator.launches
+        found[name] = function(x, dtype, granularity, **options)
+        assert (simulator.launches > before) is (name != "TORCH")
+    for expected, actual in zip(found["TORCH"], found[backend]):
+        assert torch.equal(expected.reshape(-1).view(torch.uint8), actual.reshape(-1).view(torch.uint8))

@@ -1,16 +1,60 @@
 # SPDX-License-Identifier: MIT
 """Every op as a function of tensors."""
 
-from turbo_gemm import gemm
+from turbo_gemm import gemm, gemm_fp4, gemm_fp8
 from turbo_norm_act import geglu, geglu_with_probs, layernorm, rmsnorm, rmsnorm_residual, swiglu, swiglu_with_probs
+from turbo_quant import (
+    FP8AllToAll,
+    dequantize_fp4,
+    dequantize_fp8,
+    grouped_dequantize_fp4,
+    grouped_dequantize_fp8,
+    grouped_quantize_fp4,
+    grouped_quantize_fp4_with_trans,
+    grouped_quantize_fp8,
+    grouped_quantize_fp8_with_trans,
+    hadamard_transform,
+    quantize_fp4,
+    quantize_fp4_with_trans,
+    quantize_fp8,
+    quantize_fp8_with_trans,
+    random_sign_mask,
+    rng_state,
+    shuffle_scale,
+    shuffle_weight,
+    unshuffle_scale,
+    unshuffle_weight,
+)
 
 __all__ = [
+    "FP8AllToAll",
+    "dequantize_fp4",
+    "dequantize_fp8",
     "geglu",
     "geglu_with_probs",
     "gemm",
+    "gemm_fp4",
+    "gemm_fp8",
+    "grouped_dequantize_fp4",
+    "grouped_dequantize_fp8",
+    "grouped_quantize_fp4",
+    "grouped_quantize_fp4_with_trans",
+    "grouped_quantize_fp8",
+    "grouped_quantize_fp8_with_trans",
+    "hadamard_transform",
     "layernorm",
+    "quantize_fp4",
+    "quantize_fp4_with_trans",
+    "quantize_fp8",
+    "quantize_fp8_with_trans",
+    "random_sign_mask",
     "rmsnorm",
     "rmsnorm_residual",
+    "rng_state",
+    "shuffle_scale",
+    "shuffle_weight",
     "swiglu",
     "swiglu_with_probs",
+    "unshuffle_scale",
+    "unshuffle_weight",
 ]

@@ -22,24 +22,8 @@
 extern "C" {
 #endif
 
-#define TURBO_NORM_ACT_API __attribute__((visibility("default")))
-
-/* Raised when a struct or the meaning of a function below changes. */
 #define TURBO_NORM_ACT_ABI_VERSION 2
-TURBO_NORM_ACT_API int turbo_norm_act_abi_version(void);
-
-/* Text of this thread's last failure; valid until its next one. */
-TURBO_NORM_ACT_API const char *turbo_norm_act_last_error(void);
-
-/* TURBO_OK when kernels can run on the device. */
-TURBO_NORM_ACT_API turbo_status turbo_norm_act_check(int device);
-
-/* Architecture of the device as text ("gfx950"), cut to `size` bytes with its final zero. */
-TURBO_NORM_ACT_API turbo_status turbo_norm_act_device_arch(int device, char *name, int size);
-
-/* Forgets the HIP library, the devices and the loaded code objects. For simulators and tests that put another library
- * or architecture behind a device index; not while a launch is under way. */
-TURBO_NORM_ACT_API void turbo_norm_act_reset(void);
+TURBO_LIBRARY_FUNCTIONS(turbo_norm_act)
 
 /* RMSNorm and LayerNorm, forward.
  *
@@ -70,8 +54,8 @@ typedef struct {
   int zero_centered;
 } turbo_norm_forward_args;
 
-TURBO_NORM_ACT_API turbo_status turbo_rmsnorm_forward(const turbo_norm_forward_args *args, int device, void *stream);
-TURBO_NORM_ACT_API turbo_status turbo_layernorm_forward(const turbo_norm_forward_args *args, int device, void *stream);
+TURBO_API turbo_status turbo_rmsnorm_forward(const turbo_norm_forward_args *args, int device, void *stream);
+TURBO_API turbo_status turbo_layernorm_forward(const turbo_norm_forward_args *args, int device, void *stream);
 
 /* RMSNorm and LayerNorm, backward. With h = (s - mean) * rstd and w = dy * gamma (gamma + 1 when zero_centered):
  *
@@ -106,13 +90,12 @@ typedef struct {
   int zero_centered;
 } turbo_norm_backward_args;
 
-TURBO_NORM_ACT_API turbo_status turbo_rmsnorm_backward(const turbo_norm_backward_args *args, int device, void *stream);
-TURBO_NORM_ACT_API turbo_status turbo_layernorm_backward(const turbo_norm_backward_args *args, int device,
-                                                         void *stream);
+TURBO_API turbo_status turbo_rmsnorm_backward(const turbo_norm_backward_args *args, int device, void *stream);
+TURBO_API turbo_status turbo_layernorm_backward(const turbo_norm_backward_args *args, int device, void *stream);
 
 /* Lines of `partial` that a backward needs. Depends on nothing but its arguments, so results do not depend on the
  * number of compute units either. */
-TURBO_NORM_ACT_API int64_t turbo_norm_backward_partials(int64_t rows, int64_t dim, turbo_dtype dtype);
+TURBO_API int64_t turbo_norm_backward_partials(int64_t rows, int64_t dim, turbo_dtype dtype);
 
 #ifdef __cplusplus
 }

@@ -20,11 +20,14 @@ aten = torch.ops.aten
 
 
 def _clone(x: QuantizedTensor, **_: Any) -> QuantizedTensor:
-    return x.map_tensors(torch.clone, x.dtype)
+    return x.map_tensors(torch.clone, torch.clone, x.dtype)
 
 
 def _empty_like(x: QuantizedTensor, *, dtype: Any = None, device: Any = None, **_: Any) -> QuantizedTensor:
-    return x.map_tensors(lambda tensor: torch.empty_like(tensor, device=device), _orig_dtype(x, dtype))
+    def empty(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(tensor, device=device)
+
+    return x.map_tensors(empty, lambda groups: groups.to(device or groups.device), _orig_dtype(x, dtype))
 
 
 def _to_copy(
@@ -33,7 +36,7 @@ def _to_copy(
     def move(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(device, non_blocking=non_blocking, copy=True) if device is not None else tensor.clone()
 
-    return x.map_tensors(move, _orig_dtype(x, dtype))
+    return x.map_tensors(move, move, _orig_dtype(x, dtype))
 
 
 def _orig_dtype(x: QuantizedTensor, dtype: torch.dtype | None) -> torch.dtype:
@@ -70,12 +73,25 @@ def _copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
     return target
 
 
+def _fill_(x: QuantizedTensor, value: float = 0.0) -> torch.Tensor:
+    return _copy_(x, torch.full((), value, dtype=x.dtype, device=x.device))
+
+
 def _view(function: Callable[..., Parts]) -> Callable[..., QuantizedTensor]:
     return lambda x, *args: x.with_parts(function(x, *args))
 
 
 def _t(x: QuantizedTensor) -> Parts:
     return x.parts() if x.dim() < 2 else views.transpose(x, 0, 1)
+
+
+def _as_strided(x: QuantizedTensor, size: Any, stride: Any, offset: Any = None) -> Parts:
+    """Only what compiled functions make of an input that they give back: x itself, or its transpose."""
+    last = x.dim() - 1
+    for parts in (x.parts(), views.transpose(x, last - 1, last) if last > 0 else x.parts()):
+        if parts.shape == tuple(size) and parts.stride == tuple(stride) and not offset:
+            return parts
+    raise UnsupportedError(f"as_strided({size}, {stride}) is not defined for {x!r}; call dequantize() on it first")
 
 
 _TABLE: dict[Any, Callable[..., Any]] = {
@@ -85,12 +101,15 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     aten.t.default: _view(_t),
     aten.transpose.int: _view(views.transpose),
     aten.permute.default: _view(views.permute),
+    aten.as_strided.default: _view(_as_strided),
     aten.select.int: _view(views.select),
     aten.detach.default: _view(QuantizedTensor.parts),
     aten.alias.default: _view(QuantizedTensor.parts),
     aten.clone.default: _clone,
     aten._to_copy.default: _to_copy,
     aten.copy_.default: _copy_,
+    aten.fill_.Scalar: _fill_,
+    aten.zero_.default: _fill_,
     aten.empty_like.default: _empty_like,
 }
 

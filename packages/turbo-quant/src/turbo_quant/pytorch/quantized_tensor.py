@@ -21,12 +21,13 @@ _PADDED = (ScalingGranularity.BLOCKWISE, ScalingGranularity.MX_BLOCKWISE)
 
 
 class Parts(NamedTuple):
-    """What a view of a quantised tensor changes."""
+    """What a view of a quantised tensor changes; ``stride`` is what it tells the world, None: contiguous."""
 
     qdata: torch.Tensor
     scale_inv: torch.Tensor
     shape: tuple[int, ...]
     axis: int | None
+    stride: tuple[int, ...] | None = None
 
 
 class QuantizedTensor(torch.Tensor):
@@ -41,6 +42,7 @@ class QuantizedTensor(torch.Tensor):
             end: MX payloads are stored transposed for -2.
         orig_group_lens, orig_group_offs, group_lens, group_offs, is_grouped_tensor: groups of rows (of the last but
             one dimension, when quantised): as they came, and as padded in a copy along -2.
+        stride: what the tensor says its strides are; None: contiguous. The payload has its own.
 
     Views that keep the blocks together (`t`, `transpose`, `view`) re-label payload and scales and round nothing; where
     the maths does not allow one, they raise. `clone`, `detach`, `to`, `copy_`, `empty_like`, `torch.save` and
@@ -81,10 +83,16 @@ class QuantizedTensor(torch.Tensor):
         scaling_recipe: ScalingRecipe | None = None,
         quantized_axis: int | None = None,
         sign_mask: int = 0,
+        stride: Sequence[int] | None = None,
         requires_grad: bool = False,
     ) -> QuantizedTensor:
         self: QuantizedTensor = torch.Tensor._make_wrapper_subclass(
-            cls, tuple(shape), dtype=orig_dtype, device=data.device, requires_grad=requires_grad
+            cls,
+            tuple(shape),
+            strides=None if stride is None else tuple(stride),
+            dtype=orig_dtype,
+            device=data.device,
+            requires_grad=requires_grad,
         )
         self.qdata, self.scale_inv = data, scale_inv
         self._dest_dtype = dest_dtype
@@ -193,7 +201,7 @@ class QuantizedTensor(torch.Tensor):
 
     def parts(self) -> Parts:
         """What a view changes."""
-        return Parts(self.qdata, self.scale_inv, tuple(self.shape), self.quantized_axis)
+        return Parts(self.qdata, self.scale_inv, tuple(self.shape), self.quantized_axis, self.stride())
 
     def with_parts(self, parts: Parts, orig_dtype: torch.dtype | None = None) -> QuantizedTensor:
         """The same kind of tensor over other parts."""
@@ -204,18 +212,24 @@ class QuantizedTensor(torch.Tensor):
             shape=parts.shape,
             orig_dtype=orig_dtype or self.dtype,
             quantized_axis=parts.axis,
+            stride=parts.stride,
             **tensors,
             **self._constants(),
         )
 
-    def map_tensors(self, function: Callable[[torch.Tensor], torch.Tensor], orig_dtype: torch.dtype) -> QuantizedTensor:
-        """``function`` on the payload, the scales and the groups."""
+    def map_tensors(
+        self,
+        function: Callable[[torch.Tensor], torch.Tensor],
+        of_groups: Callable[[torch.Tensor], torch.Tensor],
+        orig_dtype: torch.dtype,
+    ) -> QuantizedTensor:
+        """``function`` on the payload and the scales, ``of_groups`` on the groups."""
         changed = self.with_parts(
             Parts(function(self.qdata), function(self.scale_inv), tuple(self.shape), self.quantized_axis), orig_dtype
         )
         for name in _GROUP_TENSORS:
             tensor = getattr(self, name)
-            setattr(changed, name, None if tensor is None else function(tensor))
+            setattr(changed, name, None if tensor is None else of_groups(tensor))
         return changed
 
     def _constants(self) -> dict[str, Any]:
@@ -244,7 +258,9 @@ class QuantizedTensor(torch.Tensor):
         inner: dict[str, torch.Tensor], meta: dict[str, Any], outer_size: Any, outer_stride: Any
     ) -> QuantizedTensor:
         groups = {name: inner.get(name) for name in _GROUP_TENSORS}
-        return QuantizedTensor(inner["qdata"], inner["scale_inv"], shape=outer_size, **groups, **meta)
+        return QuantizedTensor(
+            inner["qdata"], inner["scale_inv"], shape=outer_size, stride=outer_stride, **groups, **meta
+        )
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         names, meta = self.__tensor_flatten__()

@@ -28,21 +28,21 @@ def permute(x: QuantizedTensor, dims: Sequence[int]) -> Parts:
     """Dimension i of the result is dims[i] of x."""
     rank = x.dim()
     dims = [dim % rank for dim in dims]
-    q, scale, shape, axis = x.parts()
-    shape = tuple(shape[dim] for dim in dims)
+    q, scale, shape, axis, _ = x.parts()
     if dims == list(range(rank)):
         return x.parts()
+    shape, stride = tuple(shape[dim] for dim in dims), tuple(x.stride(dim) for dim in dims)
     if x.granularity is TENSORWISE:
-        return Parts(q.permute(dims), scale, shape, None)
+        return Parts(q.permute(dims), scale, shape, None, stride)
     if x.granularity is ROWWISE and axis is not None:
-        return Parts(q.permute(dims), scale.permute(dims), shape, dims.index(axis % rank) - rank)
+        return Parts(q.permute(dims), scale.permute(dims), shape, dims.index(axis % rank) - rank, stride)
     swapped = [*range(rank - 2), rank - 1, rank - 2]
-    if dims != swapped or x.padded_by_groups:
+    if dims != swapped or x.is_grouped_tensor:  # groups are of rows: as columns they would mean something else
         raise _refuse(x, f"permute({dims})")
     axis = None if axis is None else -3 - axis
     if x.granularity is MX_BLOCKWISE:
-        return Parts(q, scale, shape, axis)
-    return Parts(q.permute(dims), scale.permute(dims), shape, axis)
+        return Parts(q, scale, shape, axis, stride)
+    return Parts(q.permute(dims), scale.permute(dims), shape, axis, stride)
 
 
 def transpose(x: QuantizedTensor, dim0: int, dim1: int) -> Parts:
@@ -62,7 +62,7 @@ def _full_shape(x: QuantizedTensor, size: Sequence[int]) -> tuple[int, ...]:
 
 def view(x: QuantizedTensor, size: Sequence[int]) -> Parts:
     """x with another shape of as many elements, where every block stays a block."""
-    q, scale, old, axis = x.parts()
+    q, scale, old, axis, _ = x.parts()
     new = _full_shape(x, size)
     if new == old:
         return x.parts()
@@ -91,9 +91,9 @@ def view(x: QuantizedTensor, size: Sequence[int]) -> Parts:
 
 def select(x: QuantizedTensor, dim: int, index: int) -> Parts:
     """One of the leading dimension's tensors."""
-    q, scale, shape, axis = x.parts()
+    q, scale, shape, axis, stride = x.parts()
     if dim % x.dim() != 0 or x.dim() < 2 or (x.dim() == 2 and x.granularity is not TENSORWISE) or axis == -x.dim():
         raise _refuse(x, f"select({dim}, {index})")
     if x.granularity is not TENSORWISE:
         scale = scale.select(0, index)
-    return Parts(q.select(0, index), scale, shape[1:], axis)
+    return Parts(q.select(0, index), scale, shape[1:], axis, stride and stride[1:])

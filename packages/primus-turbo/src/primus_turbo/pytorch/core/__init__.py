@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Backend choice and low-precision types."""
+"""Backend choice, low-precision types and quantised tensors."""
 
-from primus_turbo.pytorch.core import backend, low_precision
+from primus_turbo.pytorch.core import backend, low_precision, quantized_tensor
 
-__all__ = ["backend", "low_precision"]
+__all__ = ["backend", "low_precision", "quantized_tensor"]

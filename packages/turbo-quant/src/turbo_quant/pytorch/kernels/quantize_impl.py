@@ -44,17 +44,21 @@ def _data(call: Call) -> torch.Tensor:
     return call.x if isinstance(call, (QuantizeFloatCall, QuantizeMxCall)) else call.q
 
 
+def _payload_dtype(call: Call) -> torch.dtype | None:
+    """The FP8 type of a call with float scales; MX payloads are OCP everywhere."""
+    if isinstance(call, QuantizeFloatCall):
+        return call.out_dtype
+    return call.q.dtype if isinstance(call, DequantizeFloatCall) else None
+
+
 class TurboBackend(KernelBackend):
     """HIP kernels of the native library."""
 
     @classmethod
     def why_not(cls, call: Call) -> str | None:
-        try:
-            from turbo_quant.pytorch.kernels import native
-        except ImportError:
-            return "this wheel has no native library"
-        reason: str | None = native.why_not(call)
-        return reason
+        from turbo_quant.pytorch.kernels import native
+
+        return native.why_not(call)
 
     @classmethod
     def execute(cls, call: Call) -> Any:
@@ -68,7 +72,11 @@ class TritonBackend(KernelBackend):
 
     @classmethod
     def why_not(cls, call: Call) -> str | None:
-        return why_no_triton(_data(call).device)
+        device = _data(call).device
+        dtype = _payload_dtype(call)
+        if "fnuz" in str(dtype) and device_facts(device).vendor == "nvidia":
+            return f"{dtype} is not a type of Triton for NVIDIA GPUs"
+        return why_no_triton(device)
 
     @classmethod
     def execute(cls, call: Call) -> Any:

@@ -88,4 +88,4 @@ def dequantize_float(call: DequantizeFloatCall) -> torch.Tensor:
     if call.granularity is ScalingGranularity.BLOCKWISE:
         block = {2: (1, size), 1: (size, 1), 0: (size, size)}[call.axis]
         scale_inv = spread(scale_inv, block, q)
-    return (q * scale_inv).to(call.out_dtype, memory_format=torch.contiguous_format)
+    return (q * scale_inv).to(call.out_dtype).contiguous()

@@ -134,4 +134,4 @@ def dequantize_mx(call: DequantizeMxCall) -> torch.Tensor:
     x = x[..., : call.size]
     if call.transpose:
         x = x.transpose(1, 2)
-    return x.to(call.out_dtype, memory_format=torch.contiguous_format)
+    return x.to(call.out_dtype).contiguous()

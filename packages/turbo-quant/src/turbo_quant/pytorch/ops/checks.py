@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from turbo_core import UnsupportedError
-from turbo_core.low_precision import MX_BLOCK_SIZE, ScalingGranularity, ScalingRecipe, is_fp8_dtype
+from turbo_core.low_precision import MX_BLOCK_SIZE, ScalingGranularity, ScalingRecipe
 from turbo_quant.formats import fp4_dtype
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _ACCEPTED = ", ".join(map(str, DTYPES))
+_FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 _INDEX_DTYPES = (torch.int64, torch.int32)
 
 
@@ -73,10 +74,8 @@ def check_payload_dtype(op: str, name: str, dtype: Any, granularity: ScalingGran
         accepted = tuple(dict.fromkeys((fp4_dtype(), torch.uint8)))
     elif granularity is ScalingGranularity.MX_BLOCKWISE:
         accepted = (torch.float8_e4m3fn, torch.float8_e5m2)
-    elif isinstance(dtype, torch.dtype) and is_fp8_dtype(dtype):
-        return
     else:
-        accepted = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+        accepted = _FP8_DTYPES
     if dtype not in accepted:
         raise UnsupportedError(f"{op}: {name}={dtype}; accepted are {', '.join(map(str, accepted))}")
 

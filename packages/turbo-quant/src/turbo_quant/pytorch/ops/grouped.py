@@ -35,7 +35,11 @@ _Eight = tuple[
 _GRANULARITIES = (BLOCKWISE, MX_BLOCKWISE)
 
 
-def _with_groups(op: str, options: Options, group_lens: Any, group_offs: Any) -> Options:
+def options_of_groups(
+    op: str, bits: int, two: bool, x: Any, out_dtype: Any, granularity: Any, lens: Any, offs: Any, **keywords: Any
+) -> Options:
+    """Checked arguments of a grouped quantisation of one copy or two."""
+    options = (options_of_two if two else options_of_one)(op, bits, x, out_dtype, granularity, **keywords)
     checks.check_granularity(op, options.granularity, _GRANULARITIES)
     for recipe in (options.row, options.column):
         if recipe is not None and (recipe.shuffle_scale or recipe.shuffle_out):
@@ -43,13 +47,14 @@ def _with_groups(op: str, options: Options, group_lens: Any, group_offs: Any) ->
         if recipe is not None and recipe.use_2d_block and options.granularity is BLOCKWISE:
             raise UnsupportedError(f"{op}: use_2d_block with BLOCKWISE; with groups 1-D blocks are accepted")
     multiple = MX_PADDING if options.granularity is MX_BLOCKWISE else options.block_size
-    return options._replace(groups=make_groups(op, options.x, group_lens, group_offs, multiple))
+    return options._replace(groups=make_groups(op, options.x, lens, offs, multiple))
 
 
 def quantize_one(
     op: str, bits: int, x: Any, out_dtype: Any, granularity: Any, lens: Any, offs: Any, **keywords: Any
 ) -> _Four:
-    options = _with_groups(op, options_of_one(op, bits, x, out_dtype, granularity, **keywords), lens, offs)
+    """One copy and its groups."""
+    options = options_of_groups(op, bits, False, x, out_dtype, granularity, lens, offs, **keywords)
     row, column = quantize(op, options)
     if row is not None:
         return *row, lens, offs
@@ -58,7 +63,7 @@ def quantize_one(
 
 
 def _two(op: str, bits: int, x: Any, out_dtype: Any, granularity: Any, lens: Any, offs: Any, **keywords: Any) -> _Eight:
-    options = _with_groups(op, options_of_two(op, bits, x, out_dtype, granularity, **keywords), lens, offs)
+    options = options_of_groups(op, bits, True, x, out_dtype, granularity, lens, offs, **keywords)
     groups = options.groups
     return *quantize_two(op, options), lens, offs, groups.lens_padded, groups.offs_padded  # type: ignore[union-attr]
 
@@ -217,6 +222,7 @@ def dequantize_one(
     axis: Any,
     **keywords: Any,
 ) -> torch.Tensor:
+    """The rows without the padding of their groups."""
     checks.check_granularity(op, granularity, _GRANULARITIES if bits == 8 else (MX_BLOCKWISE,))
     if not isinstance(x, torch.Tensor) or x.dim() != 2:
         raise UnsupportedError(f"{op}: x is {checks.what(x)}; with groups 2 dimensions are accepted")

@@ -89,11 +89,15 @@ def quantize_one(op: str, bits: int, *arguments: Any, **keywords: Any) -> Pair:
     return pair  # type: ignore[return-value]
 
 
+def is_mixed(options: Options) -> bool:
+    """Whether the copies are tiles one way and pieces of a line the other, which takes two passes."""
+    both = options.row is not None and options.column is not None
+    return both and options.granularity is BLOCKWISE and options.row != options.column
+
+
 def quantize_two(op: str, options: Options) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Both copies; tiles one way and pieces the other are two passes."""
-    row_recipe, column_recipe = options.row, options.column
-    mixed = options.granularity is BLOCKWISE and row_recipe != column_recipe
-    if mixed:
+    """Both copies."""
+    if is_mixed(options):
         row, column = quantize(op, options._replace(column=None))[0], quantize(op, options._replace(row=None))[1]
     else:
         row, column = quantize(op, options)

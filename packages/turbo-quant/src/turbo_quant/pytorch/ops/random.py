@@ -17,7 +17,7 @@ def rng_state(device: torch.device | str) -> torch.Tensor:
 
     It follows `torch.manual_seed`, stays on the device, and differs at each replay of a captured graph.
     """
-    return torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=device)
+    return torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=device)
 
 
 def random_sign_mask(generator: torch.Generator | None = None) -> int:
@@ -45,4 +45,4 @@ def hadamard_transform(x: torch.Tensor, sign_mask: int = 0, *, inverse: bool = F
             f"multiple of {HADAMARD_SIZE} is accepted"
         )
     y = (unrotate if inverse else rotate)(x.detach().float(), sign_mask)
-    return y.to(x.dtype, memory_format=torch.contiguous_format)
+    return y.to(x.dtype).contiguous()

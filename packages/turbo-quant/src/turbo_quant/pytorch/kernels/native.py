@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: MIT
+"""The TURBO backend: the four calls of `turbo_quant.calls` by the HIP kernels of the native library.
+
+Outputs are allocated here, tensors become addresses; the rest is `turbo_core.native.NativeLibrary`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from turbo_core.low_precision import BLOCK_SIZE, ScalingGranularity
+from turbo_core.native import NativeLibrary, address, float_code, fp8_code
+from turbo_quant.calls import (
+    DequantizeFloatCall,
+    DequantizeMxCall,
+    FloatOutputs,
+    MxDirection,
+    MxOutputs,
+    QuantizeFloatCall,
+    QuantizeMxCall,
+)
+from turbo_quant.shapes import SHUFFLED_SCALE_COLUMNS, SHUFFLED_SCALE_ROWS, Spec, ceil_div, float_specs, mx_specs
+
+__all__ = ["dequantize_float", "dequantize_mx", "quantize_float", "quantize_mx", "reset", "why_not"]
+
+MAX_SIZE = 2**31  # of a dimension; kMaxSize in csrc/kernels/launch.h
+MAX_TILES = 2**24  # of a call; kMaxTiles there
+TILE = 128
+NARROW_TILE = 64  # columns of a tile of float32 in the MX kernels
+
+_library = NativeLibrary("turbo_quant")
+reset = _library.reset
+
+Call = QuantizeFloatCall | QuantizeMxCall | DequantizeFloatCall | DequantizeMxCall
+
+
+# --- can it run -------------------------------------------------------------------------------------------------------
+
+
+def why_not(call: Call) -> str | None:
+    """Why the HIP kernels cannot answer ``call``; None when they can."""
+    data = call.x if isinstance(call, (QuantizeFloatCall, QuantizeMxCall)) else call.q
+    if (reason := _library.why_not(data.device)) is not None:
+        return reason
+    if isinstance(call, QuantizeFloatCall):
+        blockwise = call.granularity is ScalingGranularity.BLOCKWISE
+        if blockwise and call.block_size != BLOCK_SIZE:
+            return f"block_size={call.block_size}; the HIP kernels have blocks of {BLOCK_SIZE}"
+    groups = 0
+    if isinstance(call, (QuantizeFloatCall, QuantizeMxCall)) and call.group_offs is not None:
+        groups = call.group_offs.shape[0] - 1
+    B, rows, columns = data.shape
+    tiles = B * (ceil_div(rows, TILE) + groups) * ceil_div(columns, NARROW_TILE)
+    if max(data.shape) >= MAX_SIZE or tiles > MAX_TILES:
+        return f"a tensor of {list(data.shape)}; up to 2**31 - 1 a dimension and 2**24 tiles are accepted"
+    return None
+
+
+# --- outputs ----------------------------------------------------------------------------------------------------------
+
+
+def _allocate(specs: tuple[Spec | None, ...], device: torch.device) -> list[torch.Tensor | None]:
+    return [None if spec is None else torch.empty(spec.shape, dtype=spec.dtype, device=device) for spec in specs]
+
+
+def _offsets(offs: torch.Tensor | None) -> torch.Tensor | None:
+    return None if offs is None else offs.contiguous()
+
+
+# --- float scales -----------------------------------------------------------------------------------------------------
+
+
+def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
+    """Answer a `QuantizeFloatCall`."""
+    x = call.x
+    extension = _library.extension
+    row, row_scale, column, column_scale = _allocate(float_specs(call), x.device)
+    offs, padded = _offsets(call.group_offs), _offsets(call.group_offs_padded)
+    granularity = getattr(extension, call.granularity.name)
+    words = extension.quantize_float_scratch(granularity, x.shape[0], x.shape[2], call.column)
+    make = torch.zeros if call.granularity is ScalingGranularity.ROWWISE else torch.empty
+    scratch = make((words,), dtype=torch.int32, device=x.device) if words else None
+    index, stream = _library.where(x)
+    status = extension.quantize_float(
+        x.data_ptr(),
+        x.stride(),
+        x.shape,
+        float_code("x.dtype", x.dtype),
+        fp8_code("out_dtype", call.out_dtype),
+        granularity,
+        call.block_size,
+        call.tile,
+        address(row),
+        address(row_scale),
+        address(column),
+        address(column_scale),
+        address(offs),
+        address(padded),
+        0 if offs is None else offs.shape[0] - 1,
+        address(scratch),
+        index,
+        stream,
+    )
+    _library.check(status)
+    return FloatOutputs(row, row_scale, column, column_scale)
+
+
+def dequantize_float(call: DequantizeFloatCall) -> torch.Tensor:
+    """Answer a `DequantizeFloatCall`."""
+    q, scale_inv = call.q, call.scale_inv.contiguous()
+    extension = _library.extension
+    out = torch.empty(q.shape, dtype=call.out_dtype, device=q.device)
+    index, stream = _library.where(q)
+    status = extension.dequantize_float(
+        q.data_ptr(),
+        q.stride(),
+        q.shape,
+        scale_inv.data_ptr(),
+        fp8_code("q.dtype", q.dtype),
+        getattr(extension, call.granularity.name),
+        call.block_size,
+        call.axis,
+        out.data_ptr(),
+        float_code("out_dtype", call.out_dtype),
+        index,
+        stream,
+    )
+    _library.check(status)
+    return out
+
+
+# --- MX ---------------------------------------------------------------------------------------------------------------
+
+
+def _flags(direction: MxDirection | None) -> int:
+    if direction is None:
+        return 0
+    extension = _library.extension
+    flags = {
+        extension.MX_TILE: direction.tile,
+        extension.MX_RHT: direction.rht,
+        extension.MX_STOCHASTIC: direction.stochastic,
+        extension.MX_SHUFFLE_SCALE: direction.shuffle_scale,
+        extension.MX_SHUFFLE_OUT: direction.shuffle_out,
+    }
+    return sum(flag for flag, wanted in flags.items() if wanted)
+
+
+def _clear_padding(scale: torch.Tensor | None, direction: MxDirection | None, lines: int, length: int) -> None:
+    """Zeros for what the kernels leave out of shuffled scales: lines beyond the last, bytes beyond the last block."""
+    if scale is None or direction is None or not direction.shuffle_scale:
+        return
+    padded_length = ceil_div(length, TILE) * TILE // 32
+    if lines % SHUFFLED_SCALE_ROWS or padded_length % SHUFFLED_SCALE_COLUMNS:
+        scale.view(torch.uint8).zero_()
+
+
+def quantize_mx(call: QuantizeMxCall) -> MxOutputs:
+    """Answer a `QuantizeMxCall`."""
+    x = call.x
+    extension = _library.extension
+    _, rows, columns = x.shape
+    offs, padded = _offsets(call.group_offs), _offsets(call.group_offs_padded)
+    groups = 0 if offs is None else offs.shape[0] - 1
+    row, row_scale, column, column_scale = _allocate(mx_specs(call), x.device)
+    _clear_padding(row_scale, call.row, rows, columns)
+    _clear_padding(column_scale, call.column, columns, rows + groups * (TILE - 1))
+    rng = None if call.rng is None else call.rng.contiguous()
+    index, stream = _library.where(x)
+    status = extension.quantize_mx(
+        x.data_ptr(),
+        x.stride(),
+        x.shape,
+        float_code("x.dtype", x.dtype),
+        extension.MX_FORMATS[call.format],
+        address(row),
+        address(row_scale),
+        _flags(call.row),
+        address(column),
+        address(column_scale),
+        _flags(call.column),
+        call.sign_mask,
+        address(rng),
+        address(offs),
+        address(padded),
+        groups,
+        index,
+        stream,
+    )
+    _library.check(status)
+    return MxOutputs(row, row_scale, column, column_scale)
+
+
+def dequantize_mx(call: DequantizeMxCall) -> torch.Tensor:
+    """Answer a `DequantizeMxCall`."""
+    q, scale = call.q, call.scale.contiguous()
+    extension = _library.extension
+    B, lines, _ = q.shape
+    shape = (B, call.size, lines) if call.transpose else (B, lines, call.size)
+    out = torch.empty(shape, dtype=call.out_dtype, device=q.device)
+    if math.prod(shape) == 0:
+        return out
+    index, stream = _library.where(q)
+    status = extension.dequantize_mx(
+        q.data_ptr(),
+        q.stride(),
+        (B, lines, scale.shape[2] * 32),
+        scale.data_ptr(),
+        extension.MX_FORMATS[call.format],
+        call.size,
+        call.transpose,
+        call.rht,
+        call.sign_mask,
+        out.data_ptr(),
+        float_code("out_dtype", call.out_dtype),
+        index,
+        stream,
+    )
+    _library.check(status)
+    return out

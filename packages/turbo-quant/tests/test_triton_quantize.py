@@ -147,7 +147,7 @@ def test_block_sizes(device, poisoned_allocations, block, layout):
         check("quantize_float", QuantizeFloatCall(x, torch.float8_e5m2, cases.BLOCKWISE, block, row, column, tile))
 
 
-@pytest.mark.parametrize("shape", [(1, 700, 130), (1, 2, 40000), (3, 130, 700)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 700, 130), (1, 1, 17000), (3, 130, 700)], ids=str)
 def test_walks(device, poisoned_allocations, shape):
     """Rows, columns and tensors longer than a program holds, in several programs."""
     x = cases.draw("spike", shape, torch.bfloat16, device)
@@ -162,7 +162,7 @@ def test_a_tensor_that_is_expanded_is_not_dense(device):
 
 
 @pytest.mark.parametrize("lens", [(1,) * 9, (0, 7, 130, 0, 100), (300,)], ids=str)
-@pytest.mark.parametrize("block", [3, 128, 200])
+@pytest.mark.parametrize("block", [48, 200])
 def test_groups(device, poisoned_allocations, lens, block):
     x = cases.draw("random", (1, 300, 150), torch.bfloat16, device)
     tensor = torch.tensor(lens, device=device)

@@ -18,6 +18,8 @@
 
 // A function of these headers: never a call, so registers and address spaces stay visible to the optimiser.
 #define TURBO_DEVICE static __device__ inline __attribute__((always_inline))
+// The same for a function that belongs to an object.
+#define TURBO_METHOD __device__ inline __attribute__((always_inline))
 
 // TURBO_KERNEL(threads, waves): head of a kernel that is launched with exactly `threads` work-items. `waves` is the
 // number of waves per SIMD that must fit at least, which caps the registers at 512 / waves (section "occupancy" below).

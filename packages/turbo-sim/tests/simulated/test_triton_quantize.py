@@ -8,15 +8,15 @@ import torch
 
 pytest.importorskip("turbo_quant", reason="turbo-quant is not installed")
 
-from turbo_core.low_precision import ScalingGranularity as Scaling  # noqa: E402
-from turbo_quant.calls import (  # noqa: E402
+from turbo_core.low_precision import ScalingGranularity as Scaling
+from turbo_quant.calls import (
     DequantizeFloatCall,
     DequantizeMxCall,
     MxDirection,
     QuantizeFloatCall,
     QuantizeMxCall,
 )
-from turbo_quant.pytorch.kernels import reference  # noqa: E402
+from turbo_quant.pytorch.kernels import reference
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 FORMATS = ("e4m3", "e5m2", "e2m1")

@@ -116,8 +116,9 @@ TABLE: dict[tuple[str, int], tuple[Tile, ...]] = {
         Tile(16, 64, 32, 4, 2, "skinny C", options=_MFMA16),
     ),
     ("gfx950", 4): (
-        Tile(128, 128, 32, 8, 2, "no form spills", options=_MFMA16),
-        Tile(64, 64, 32, 4, 2, "small C", options=_MFMA16),
+        Tile(128, 128, 16, 8, 2, "no form spills; at 128x128x32 edges of M and N ran out of scalar registers",
+             options=_MFMA16),
+        Tile(64, 64, 16, 4, 2, "small C; at 64x64x32 likewise", options=_MFMA16),
         Tile(16, 64, 32, 4, 2, "skinny C", options=_MFMA16),
     ),
     ("gfx942", 2): (

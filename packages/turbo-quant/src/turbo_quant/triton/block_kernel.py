@@ -19,7 +19,7 @@ import triton.language as tl
 
 from turbo_quant.triton.rounding import INFINITE, encode, float_scale, magnitude
 
-__all__ = ["block_kernel", "group_rows", "places"]
+__all__ = ["block_kernel", "group_rows", "load_tile", "places"]
 
 
 @triton.jit
@@ -48,6 +48,17 @@ def group_rows(first, offs_ptr, padded_ptr, n_groups, R, GROUPS: tl.constexpr):
         left = tl.load(offs_ptr + group + 1) - source
         in_group = left
     return source, left, in_group
+
+
+@triton.jit
+def load_tile(pointers, ok, MASKED: tl.constexpr):
+    """A float32 tile, zeros outside ``ok``. The second of two copies loads it anew, from the nearest cache: what it is
+    made of would else stay in registers while the first is made.
+    """
+    if MASKED:
+        return tl.load(pointers, mask=ok, other=0.0).to(tl.float32)
+    else:
+        return tl.load(pointers).to(tl.float32)
 
 
 @triton.jit
@@ -105,10 +116,7 @@ def block_kernel(
         at_r, at_c = at_r.to(tl.int64), at_c.to(tl.int64)
     at = (at_r * stride_r)[:, None] + (at_c * stride_c)[None, :]
     x_ptr += b * stride_b + source_r * stride_r + first_c * stride_c
-    if MASKED:
-        x = tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32)
-    else:
-        x = tl.load(x_ptr + at).to(tl.float32)
+    x = load_tile(x_ptr + at, ok, MASKED)
     out_at = (at_r * C)[:, None] + at_c[None, :]
 
     if TILE:
@@ -142,6 +150,8 @@ def block_kernel(
         tl.store(row_scale_ptr + scale_at, inverse, mask=ok_r & (scale_c < blocks_c)[None, :])
     if COLUMN:
         M: tl.constexpr = BLOCK_R // P
+        if ROW:
+            x = load_tile(x_ptr + at, ok, MASKED)
         if GROUPS > 0:
             x = tl.where((at_r < left_group)[:, None], x, 0.0)
         parts = tl.reshape(x, [M, P, BLOCK_C])

@@ -18,7 +18,7 @@ Source: OCP Microscaling Formats v1.0; Salmon et al., Parallel Random Numbers: A
 import triton
 import triton.language as tl
 
-from turbo_quant.triton.block_kernel import group_rows
+from turbo_quant.triton.block_kernel import group_rows, load_tile
 from turbo_quant.triton.rounding import INFINITE, encode, encode_stochastic, exponent_scale, magnitude, rotate
 
 __all__ = ["OPTIONS", "mx_kernel"]
@@ -147,14 +147,15 @@ def mx_kernel(
         i, j = i.to(tl.int64), j.to(tl.int64)
     x_ptr += b * stride_b + source_r * stride_r + first_c * stride_c
     at = (i * stride_r)[:, None] + (j * stride_c)[None, :]
-    if MASK_R or MASK_C:
-        x = tl.load(x_ptr + at, mask=ok_r[:, None] & ok_c[None, :], other=0.0).to(tl.float32)
-    else:
-        x = tl.load(x_ptr + at).to(tl.float32)
+    MASKED: tl.constexpr = MASK_R or MASK_C
+    ok = ok_r[:, None] & ok_c[None, :]
+    x = load_tile(x_ptr + at, ok, MASKED)
     if ROW > 0:
         _write_copy(x, row_ptr, row_scale_ptr, rng_ptr, b, source_r, first_c, R, row_width, sign_mask, ok_r[:, None],
                     ROW, False, WIDE, MANTISSA, LOWEST, E_MAX, LARGEST, NATIVE, CLAMP)  # fmt: skip
     if COLUMN > 0:
+        if ROW > 0:
+            x = load_tile(x_ptr + at, ok, MASKED)
         if GROUPS > 0:
             x = tl.where((i < left_group)[:, None], x, 0.0)
             sign_mask = tl.where(first_r < tl.load(padded_ptr + n_groups), sign_mask, 0)  # no -0 past the last group

@@ -56,12 +56,9 @@ class TurboBackend(KernelBackend):
 
     @classmethod
     def why_not(cls, call: Call) -> str | None:
-        try:
-            from turbo_quant.pytorch.kernels import native
-        except ImportError:
-            return "this wheel has no native library"
-        reason: str | None = native.why_not(call)
-        return reason
+        from turbo_quant.pytorch.kernels import native
+
+        return native.why_not(call)
 
     @classmethod
     def execute(cls, call: Call) -> Any:

@@ -207,6 +207,18 @@ def test_compiled(made):
     same(copied, y)
 
 
+def test_made_and_taken_apart_inside_a_compiled_function(device):
+    x = torch.randn(64, 96, device=device)
+    torch._dynamo.reset()
+
+    def use(x):
+        q = QuantizedTensor.quantize(x, E4M3, ROWWISE, axis=-1)
+        return q.t().dequantize(), q.qdata, q.t().scale_inv
+
+    found = torch.compile(use, fullgraph=True, backend="aot_eager")(x)
+    cases.assert_same_bits(found, use(x))
+
+
 def test_views_are_seen_by_autograd(device):
     q = QuantizedTensor.quantize(torch.randn(4, 64, device=device), E4M3, ROWWISE, axis=-1).requires_grad_()
     y = q.view(1, 4, 64).transpose(1, 2)

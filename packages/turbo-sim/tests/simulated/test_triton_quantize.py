@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""turbo-quant's Triton kernels on simulated devices: the bits of its TORCH backend, native casts and those that are not."""
+"""turbo-quant's Triton kernels on simulated devices: the bits of its TORCH backend, with native casts and without."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Device code of FP8 quantisation where a program holds whole blocks in registers: one read of x, one launch.
 
-    amax = max |x| of a block        scale = largest / max(amax, floor)        q = round(x scale)        scale_inv = 1 / scale
+    amax = max |x| of a block     scale = largest / max(amax, floor)     q = round(x scale)     scale_inv = 1 / scale
 
 Tensors: x [B,R,C] with any strides; row and col payloads uint8 (the bits of the format) [B,R,C] contiguous; scale_inv
-float32: of rows [B,R,blocks_c], of columns [B,blocks_r,C], of tiles [B,blocks_r,blocks_c], contiguous, to multiply with
-when dequantising. All arithmetic is float32; amax is a maximum, so nothing depends on an order: bit-equal on all targets.
+float32: of rows [B,R,blocks_c], of columns [B,blocks_r,C], of tiles [B,blocks_r,blocks_c], contiguous, to multiply
+with when dequantising. All arithmetic is float32, each step rounds once, and a maximum has no order: bit-equal from run
+to run and on all targets.
 
 Grouped (offs_ptr given, B = 1): rows belong to groups, and the column copy has each group's rows rounded up to the
 block size. Programs go by blocks of that copy. Those past the last group write zeros there, and take the rows that
@@ -52,9 +53,7 @@ def group_rows(first, offs_ptr, padded_ptr, n_groups, R, GROUPS: tl.constexpr):
 
 @triton.jit
 def load_tile(pointers, ok, MASKED: tl.constexpr):
-    """A float32 tile, zeros outside ``ok``. The second of two copies loads it anew, from the nearest cache: what it is
-    made of would else stay in registers while the first is made.
-    """
+    """A float32 tile, zeros outside ``ok``."""
     if MASKED:
         return tl.load(pointers, mask=ok, other=0.0).to(tl.float32)
     else:
@@ -78,7 +77,7 @@ def block_kernel(
     MASK_R: tl.constexpr, MASK_C: tl.constexpr, WIDE: tl.constexpr,
     MANTISSA: tl.constexpr, LOWEST: tl.constexpr, FNUZ: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_R x BLOCK_C places: BLOCK_C // P blocks along a row (ROW, TILE), BLOCK_R // P along a column (COLUMN, TILE).
+    """BLOCK_R x BLOCK_C places: BLOCK_C // P blocks along rows (ROW, TILE), BLOCK_R // P along columns (COLUMN, TILE).
 
     P: least power of two from ``size`` on, EXACT where they are equal. A direction without blocks is cut anywhere.
     rows_out: rows of the column copy (R, or the padded ones of groups). WIDE: 64-bit offsets within a tile.
@@ -150,8 +149,6 @@ def block_kernel(
         tl.store(row_scale_ptr + scale_at, inverse, mask=ok_r & (scale_c < blocks_c)[None, :])
     if COLUMN:
         M: tl.constexpr = BLOCK_R // P
-        if ROW:
-            x = load_tile(x_ptr + at, ok, MASKED)
         if GROUPS > 0:
             x = tl.where((at_r < left_group)[:, None], x, 0.0)
         parts = tl.reshape(x, [M, P, BLOCK_C])

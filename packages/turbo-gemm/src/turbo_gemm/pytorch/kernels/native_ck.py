@@ -6,10 +6,13 @@ Shape suffixes: M rows of C, N columns of C, K contraction.
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+import turbo_gemm
 from turbo_core import UnsupportedError, device_facts
 from turbo_core.low_precision import ScalingGranularity
 from turbo_gemm.pytorch.kernels.native_operands import BLOCK, check_scale, library, payload_of, row_bytes
@@ -26,14 +29,23 @@ def _e4m3(arch: str) -> torch.dtype:
     return torch.float8_e4m3fnuz if arch == "gfx942" else torch.float8_e4m3fn
 
 
+@functools.cache
+def _built() -> bool:
+    """Whether the wheel has code objects of composable kernel, of any architecture."""
+    return any(any(Path(folder, "lib").glob("ck_*.hsaco")) for folder in turbo_gemm.__path__)
+
+
 def why_not_ck(call: QuantGemmCall) -> str | None:
     """Why the composable kernels cannot take the call; None when they can."""
+    if not _built():
+        return "this build of turbo-gemm has no composable kernels (they are built with TURBO_BUILD_CK=1)"
     reason = library.why_not(call.a.device)
     if reason is not None:
         return reason
     index, _ = library.where(call.a)
     if library.extension.check_ck(index) != library.extension.OK:
-        return f"composable kernels are built with TURBO_BUILD_CK=1 only: {library.extension.last_error()}"
+        text: str = library.extension.last_error()
+        return text
     arch = device_facts(call.a.device).arch
     for name, tensor in (("a", call.a), ("b", call.b)):
         if tensor.dtype != _e4m3(arch):

@@ -17,7 +17,7 @@ import nox
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from tools import devenv, testing  # noqa: E402
+from tools import devenv, downloads, testing  # noqa: E402
 from tools.monorepo import wheels  # noqa: E402
 
 nox.needs_version = ">=2024.10"
@@ -43,6 +43,17 @@ def pytest(session: nox.Session, python: str, paths: list[str], arguments: list[
     session.run(*command, env={**extra_env, **env}, external=True)
 
 
+def aiter_wheel(session: nox.Session, python: str, arguments: list[str]) -> list[str]:
+    """The option that names the amd-aiter wheel; nothing where it cannot be had, and its tests say that they skip."""
+    if any(argument.startswith("--aiter-wheel") for argument in arguments):
+        return []
+    try:
+        return [f"--aiter-wheel={downloads.wheel(python, downloads.AITER)}"]
+    except downloads.DownloadFailure as failure:
+        session.warn(str(failure))
+        return []
+
+
 @nox.session
 def quickstart(session: nox.Session) -> None:
     """Install the wheels and train a small model with them next to the same model in plain torch, CPU included."""
@@ -55,7 +66,7 @@ def tests(session: nox.Session) -> None:
     """Everything that this machine can show: lint, then the tests of all wheels, then what crosses wheels."""
     python, arguments = environment(session)
     failures = [] if testing.names_tests(arguments) else run_lint(session, python)
-    pytest(session, python, [], arguments)
+    pytest(session, python, [], [*aiter_wheel(session, python, arguments), *arguments])
     if failures:
         session.error("the tests passed, but not: " + ", ".join(failures))
 
@@ -94,13 +105,26 @@ def add_wheel_session(name: str) -> None:
     @nox.session(name=f"test-{name}")
     def test_wheel(session: nox.Session) -> None:
         python, arguments = environment(session)
-        pytest(session, python, [f"packages/{name}/tests"], arguments)
+        others = aiter_wheel(session, python, arguments) if name == "turbo-sim" else []
+        pytest(session, python, [f"packages/{name}/tests"], [*others, *arguments])
 
     test_wheel.__doc__ = f"The tests of {name} alone."
 
 
 for wheel in wheels():
     add_wheel_session(wheel.name)
+
+
+@nox.session(name="test-sim-aiter")
+def test_sim_aiter(session: nox.Session) -> None:
+    """turbo-sim against the amd-aiter wheel: the disassembly of all its code objects, the numbers of its kernels."""
+    python, arguments = environment(session)
+    wheel = aiter_wheel(session, python, arguments)
+    if not wheel and not any(argument.startswith("--aiter-wheel") for argument in arguments):
+        session.error("the amd-aiter wheel could not be fetched; name one with --aiter-wheel=FILE")
+    everything = [] if "-m" in arguments else ["-m", "all_objects or not all_objects"]
+    paths = [f"packages/turbo-sim/tests/{name}.py" for name in ("test_aiter_objects", "test_aiter")]
+    pytest(session, python, paths, [*wheel, *everything, *arguments])
 
 
 def test_arch(session: nox.Session, arch: str) -> None:

@@ -58,6 +58,16 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.parametrize("options", [["fp8", "--granularity", "rowwise"], ["fp8", "--granularity", "mxfp8"], ["fp4"]])
+def test_gemm_quantised(bench_gemm: ModuleType, tmp_path: Path, options: list[str]) -> None:
+    """The op is checked by its signal-to-noise ratio and timed; so is the product alone, where scales are floats."""
+    path = tmp_path / "out.csv"
+    assert bench_gemm.main([*SMOKE, "-o", str(path), "--dtype", *options]) == 0
+    rows = read(path)
+    assert rows and all(row["Check"] == "PASS" and float(row["Backward Time (ms)"]) > 0 for row in rows)
+    assert all(bool(row["Gemm Time (ms)"]) is (row["Granularity"] == "rowwise") for row in rows)
+
+
 # --- bench_gemm_turbo -----------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from turbo_testing.device_compiler import ARCHS, CSRC_COMMON, code_object_module, compile_hip
+from turbo_core.code_object import CodeObject
+from turbo_testing.device_compiler import ARCHS, CSRC_COMMON, compile_hip
 
 SOURCE = CSRC_COMMON / "tests" / "all_headers.hip"
 HEADERS = sorted((CSRC_COMMON / "include" / "turbo").glob("*.h"))
@@ -56,7 +57,7 @@ def test_every_header_compiles_alone(arch, tmp_path):
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_all_functions_compile_without_spills(compiled, arch):
-    code_object = code_object_module().CodeObject(compiled[arch])
+    code_object = CodeObject(compiled[arch])
     assert code_object.arch == arch
     assert code_object.undefined_symbols() == []
     kernels = code_object.kernels()

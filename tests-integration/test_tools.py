@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tools import devenv, testing
+from tools import devenv, downloads, testing
 from tools.new_wheel import render
 
 
@@ -183,7 +183,10 @@ def test_an_arch_run_of_named_tests_runs_those():
 def test_an_arch_run_without_its_card_simulates():
     """Machine code of that architecture, in processes without Triton's interpreter; files that exist."""
     simulated = [run for run in testing.arch_plan("gfx942", []).runs if run[2] == {"TRITON_INTERPRET": "0"}]
-    assert [options for options, _, _ in simulated] == [["-k", "gfx942"], ["--simulate", "gfx942"]]
+    assert [options for options, _, _ in simulated] == [
+        ["-k", "gfx942"],
+        ["--simulate", "gfx942", "-m", "simulated"],
+    ]
     assert all((testing.ROOT / path).exists() for _, paths, _ in simulated for path in paths)
     assert not any(run[2] for run in testing.arch_plan("gfx950", [MI355X]).runs), "a card needs no simulator"
 
@@ -208,6 +211,7 @@ def test_workers_follow_the_machine_unless_told(monkeypatch):
         (["tests-integration/test_tools.py::test_x", "-x"], True),
         (["-k", "packages"], False),
         (["-n", "8", "--deterministic-only"], False),
+        (["--aiter-wheel", str(testing.ROOT / "noxfile.py")], False),
         ([], False),
     ],
 )
@@ -232,3 +236,25 @@ def test_an_installer_that_outlives_nox_keeps_the_lock(root):
         with pytest.raises(BlockingIOError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.flock(handle, fcntl.LOCK_EX)  # free once that child has ended
+
+
+def fake_pip(folder, body):
+    """A "python" whose `-m pip download ... --dest FOLDER REQUIREMENT` runs `body` with FOLDER as $dest."""
+    script = folder / "python"
+    script.write_text(f'#!/bin/sh\nwhile [ "$1" != --dest ]; do shift; done\ndest=$2\n{body}\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_a_download_happens_once(tmp_path):
+    python = fake_pip(tmp_path, 'echo wheel > "$dest/some_thing-1.0-py3-none-any.whl"')
+    found = downloads.wheel(python, "some-thing==1.0", tmp_path / "downloads")
+    assert found.read_text() == "wheel\n" and found.parent == tmp_path / "downloads"
+    assert downloads.wheel("no such program", "some-thing==1.0", tmp_path / "downloads") == found
+
+
+@pytest.mark.parametrize("body", ["echo no route to host >&2; exit 1", 'echo half > "$dest/some_thing-1.0.tmp"'])
+def test_a_failed_download_says_why_and_leaves_nothing(tmp_path, body):
+    with pytest.raises(downloads.DownloadFailure, match="some-thing==1.0.*(no route to host|another file)"):
+        downloads.wheel(fake_pip(tmp_path, body), "some-thing==1.0", tmp_path / "downloads")
+    assert list((tmp_path / "downloads").iterdir()) == []

@@ -14,12 +14,6 @@ MOST_CPU_WORKERS = 8  # each worker holds a torch of its own: about 400 MB
 # Wheels with ops to test per architecture: not the core, not the meta-package, not the developer's tools.
 NO_OPS = frozenset({"turbo-core", "primus-turbo", "turbo-sim"})
 
-# The numbers of HIP kernels against their references: on a card, or on the simulator.
-NATIVE_NUMBERS = [
-    "packages/turbo-norm-act/tests/test_native_norm.py",
-    "packages/turbo-quant/tests/test_native_quantize.py",
-]
-
 FIND_DEVICES = """
 import torch
 from turbo_core import device_facts
@@ -73,6 +67,7 @@ def names_tests(arguments: list[str]) -> bool:
         "-o",
         "-c",
         "-W",
+        "--aiter-wheel",
         "--dist",
         "--deselect",
         "--ignore",
@@ -112,9 +107,11 @@ class ArchPlan:
 def arch_plan(arch: str, found: list[Device], arguments: list[str] | None = None) -> ArchPlan:
     """On the card where there is one; else what can be shown of `arch` without it.
 
-    An audit is a file `test_*audit*.py` whose test ids hold the architecture's name. Tests that the arguments name
-    replace the choice.
+    An audit is a file `test_*audit*.py` whose test ids hold the architecture's name. Tests with the marker `simulated`
+    run on simulated machine code. Tests that the arguments name replace the choice.
     """
+    folders = [wheel.path / "tests" for wheel in wheels() if wheel.name not in NO_OPS]
+    ops = [str(folder.relative_to(ROOT)) for folder in folders]
     options: list[str] = []
     simulated: list[tuple[list[str], list[str], dict[str, str]]] = []
     cards = [index for index, device in enumerate(found) if device.arch == arch]
@@ -133,16 +130,14 @@ def arch_plan(arch: str, found: list[Device], arguments: list[str] | None = None
         compiled = {"TRITON_INTERPRET": "0"}  # the simulator runs compiled kernels
         simulated = [
             (["-k", arch], ["packages/turbo-sim/tests/simulated/test_wheels.py"], compiled),
-            (["--simulate", arch], NATIVE_NUMBERS, compiled),
+            (["--simulate", arch, "-m", "simulated"], ops, compiled),
         ]
         options = ["-p", "tools.arch_plugin"]
         environment = {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "", "TURBO_TEST_ARCH": arch}
     if names_tests(arguments or []):
         return ArchPlan(line, [(options, [], {})], environment)
 
-    folders = [wheel.path / "tests" for wheel in wheels() if wheel.name not in NO_OPS]
     audits = sorted(str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob("test_*audit*.py"))
-    ops = [str(folder.relative_to(ROOT)) for folder in folders]
     runs = [*simulated, *([(["-k", arch], audits, {})] if audits else [])]
     runs.append(([*options, *(f"--ignore={path}" for path in audits)], ops, {}))
     return ArchPlan(line, runs, environment)

@@ -3,30 +3,17 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CSRC_COMMON = ROOT / "csrc-common"
 ARCHS = ("gfx942", "gfx950")
-
-
-@functools.cache
-def code_object_module() -> ModuleType:
-    """csrc-common/cmake/code_object.py: what a code object says of its kernels."""
-    spec = importlib.util.spec_from_file_location("turbo_code_object", CSRC_COMMON / "cmake" / "code_object.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 def zig() -> str:

@@ -5,13 +5,16 @@ Options
     --deterministic-only   run only tests marked `deterministic`
     --dist-only            run only distributed tests; the two together are a usage error
     Without either, everything runs that can: a bit-for-bit repeat is worth checking in every run.
+    --aiter-wheel FILE     the amd-aiter wheel, whose kernels turbo-sim's tests run (nox fetches it)
 
 Markers
     deterministic          the test compares repeated runs bit for bit
     dist                   the test runs several ranks (classes derived from torch's multi-process test cases count too)
     gpu(count=1)           needs that many GPUs, else it is skipped with the reason
+    simulated              the test runs on simulated machine code too, where `nox -s test-<arch>` finds no card
     audit_full             the long half of the ahead-of-time compile audit: deselected unless -m names the marker
     long_build             builds C++ for minutes: likewise
+    all_objects            disassembles what every other run takes a sample of: likewise
 
 Devices
     Worker gwN of `pytest -n` takes GPU N % count through HIP_VISIBLE_DEVICES (CUDA_VISIBLE_DEVICES on CUDA) before
@@ -39,7 +42,7 @@ import pytest
 from turbo_testing import devices, interpreter
 from turbo_testing.poison import poisoned_allocations  # noqa: F401  (a fixture)
 
-_OPT_IN_MARKERS = ("audit_full", "long_build")
+_OPT_IN_MARKERS = ("audit_full", "long_build", "all_objects")
 _DIST_BASES = {"MultiProcessTestCase", "MultiThreadedTestCase", "MultiProcContinuousTest", "MultiProcContinousTest"}
 _COUNT = pytest.StashKey[int]()
 _LEFT_OUT = pytest.StashKey["Counter[str]"]()
@@ -54,6 +57,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("turbo")
     group.addoption("--deterministic-only", action="store_true", help="run only tests marked deterministic")
     group.addoption("--dist-only", action="store_true", help="run only distributed tests")
+    group.addoption(
+        "--aiter-wheel", metavar="FILE", help="the amd-aiter wheel, whose kernels the simulator's tests run"
+    )
     count = devices.gpu_count()
     os.environ[devices.COUNT_VARIABLE] = str(count)
     if count == 0:
@@ -68,8 +74,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "deterministic: compares repeated runs bit for bit (selected by --deterministic-only)",
         "dist: runs several ranks (selected by --dist-only)",
         "gpu(count=1): needs that many GPUs, else skipped with the reason",
+        "simulated: runs on simulated machine code too, where nox -s test-<arch> finds no card",
         "audit_full: the long half of the compile audit; deselected unless -m names it",
         "long_build: builds C++ for minutes; deselected unless -m names it",
+        "all_objects: disassembles minutes of machine code; deselected unless -m names it",
     ):
         config.addinivalue_line("markers", line)
     count = int(os.environ[devices.COUNT_VARIABLE])

@@ -8,7 +8,7 @@ what the backends answer today and, on a difference, prints the table to paste.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ from unittest import mock
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from turbo_core import AutoKernelDispatcher, DeviceFacts, arch_facts, device
+from turbo_core import AutoKernelDispatcher, BackendType, DeviceFacts, arch_facts, device
 from turbo_core.native import ARCHS, NativeLibrary
 
-__all__ = ["check_readme", "support_table"]
+__all__ = ["PLACES", "check_readme", "standing_on", "support_table"]
 
 BEGIN, END = "<!-- support table: begin -->", "<!-- support table: end -->"
 _NVIDIA = DeviceFacts("sm_90", "nvidia", "NVIDIA H200", 132, 1, 32, 227 * 1024, False)
-_PLACES = {"gfx942": arch_facts("gfx942"), "gfx950": arch_facts("gfx950"), "NVIDIA": _NVIDIA, "CPU": None}
+PLACES = {"gfx942": arch_facts("gfx942"), "gfx950": arch_facts("gfx950"), "NVIDIA": _NVIDIA, "CPU": None}
 
 
 def _as_if_installed(library: NativeLibrary, where: torch.device) -> str | None:
@@ -34,7 +34,7 @@ def _as_if_installed(library: NativeLibrary, where: torch.device) -> str | None:
 
 
 @contextmanager
-def _standing_on(facts: DeviceFacts | None) -> Iterator[torch.device]:
+def standing_on(facts: DeviceFacts | None) -> Iterator[torch.device]:
     """A device on which tensors of no memory can be made: a GPU with these facts, or the CPU."""
     where = torch.device("cpu" if facts is None else "cuda:0")
     installed = mock.patch.object(NativeLibrary, "why_not", _as_if_installed)
@@ -46,26 +46,35 @@ def _standing_on(facts: DeviceFacts | None) -> Iterator[torch.device]:
                 yield where
 
 
-def support_table(dispatcher: type[AutoKernelDispatcher], calls: Mapping[str, Callable[[torch.device], Any]]) -> str:
-    """Markdown: a row for each kind of call, a column for each backend, in it the places that backend serves."""
-    lines = [f"| call | {' | '.join(backend.name for backend in dispatcher.backends)} |"]
-    lines.append("|---" * (1 + len(dispatcher.backends)) + "|")
+def support_table(
+    dispatcher: type[AutoKernelDispatcher],
+    calls: Mapping[str, Callable[[torch.device], Any]],
+    leave_out: Container[BackendType] = (),
+) -> str:
+    """Markdown: a row for each kind of call, a column for each backend, in it the places that backend serves.
+
+    ``leave_out``: backends whose answers depend on how the wheel was built.
+    """
+    backends = [backend for backend in dispatcher.backends if backend not in leave_out]
+    lines = [f"| call | {' | '.join(backend.name for backend in backends)} |"]
+    lines.append("|---" * (1 + len(backends)) + "|")
     for label, make in calls.items():
-        served: dict[Any, list[str]] = {backend: [] for backend in dispatcher.backends}
-        for place, facts in _PLACES.items():
-            with _standing_on(facts) as where:
+        served: dict[Any, list[str]] = {backend: [] for backend in backends}
+        for place, facts in PLACES.items():
+            with standing_on(facts) as where:
                 for backend, why_not in dispatcher.answers(make(where)).items():
-                    if why_not is None:
+                    if why_not is None and backend in served:
                         served[backend].append(place)
         lines.append(f"| {label} | {' | '.join(', '.join(places) or '-' for places in served.values())} |")
     return "\n".join(lines)
 
 
-def check_readme(readme: Path, table: str) -> None:
-    """Fail unless the README's table is ``table``."""
-    _, found, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-    if not found or END not in rest:
-        raise AssertionError(f"{readme}: no lines {BEGIN} ... {END}; the table is:\n{table}")
-    written = rest.partition(END)[0].strip()
+def check_readme(readme: Path, table: str, name: str = "") -> None:
+    """Fail unless the README's table is ``table``; ``name`` tells several tables of one README apart."""
+    begin, end = (mark.replace("table", f"table {name}".rstrip()) for mark in (BEGIN, END))
+    _, found, rest = readme.read_text(encoding="utf-8").partition(begin)
+    if not found or end not in rest:
+        raise AssertionError(f"{readme}: no lines {begin} ... {end}; the table is:\n{table}")
+    written = rest.partition(end)[0].strip()
     if written != table:
         raise AssertionError(f"{readme}: the support table is out of date; it should be:\n{table}")

@@ -6,6 +6,7 @@
 #   turbo_add_kernels(<target>
 #     DESTINATION <package>/lib                 where the code objects are installed
 #     SOURCES a.hip b_gfx950.hip ...            one code object per source and architecture
+#     [TABLE resources.json]                    name of the table of what the kernels use
 #     [INCLUDES folder ...] [FLAGS flag ...])
 #
 #   turbo_add_kernel_library(<target>
@@ -159,10 +160,13 @@ endfunction()
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
 function(turbo_add_kernels target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DESTINATION" "SOURCES;INCLUDES;FLAGS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DESTINATION;TABLE" "SOURCES;INCLUDES;FLAGS")
   if(NOT arg_DESTINATION OR NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "turbo_add_kernels(${target}): DESTINATION and SOURCES are needed; "
       "not understood: '${arg_UNPARSED_ARGUMENTS}'")
+  endif()
+  if(NOT arg_TABLE)
+    set(arg_TABLE resources.json)
   endif()
   _turbo_find_device_compiler()
   _turbo_archs(archs)
@@ -213,7 +217,7 @@ function(turbo_add_kernels target)
     endforeach()
   endforeach()
 
-  set(table "${folder}/resources.json")
+  set(table "${folder}/${arg_TABLE}")
   add_custom_command(
     OUTPUT "${table}"
     COMMAND "${Python_EXECUTABLE}" -B "${tool}" table --output "${table}" ${tables}

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What an AMD code object says of its kernels: registers, LDS, spills, scratch. Needs nothing but Python.
 
+Native builds run this file as it lies here; turbo_core.code_object loads it for the audit.
+
 The facts are in an ELF note named "AMDGPU" of type 32 (NT_AMDGPU_METADATA), a MessagePack map; LLVM's document "User
 Guide for AMDGPU Backend" describes both.
 """
@@ -8,6 +10,7 @@ Guide for AMDGPU Backend" describes both.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +29,14 @@ LDS_BYTES = {"gfx942": 64 * 1024, "gfx950": 160 * 1024}
 
 @dataclass(frozen=True)
 class KernelResources:
-    """One kernel of one code object. Registers are per lane, bytes of LDS per work-group, of scratch per lane."""
+    """One kernel of one code object.
+
+    Attributes:
+        threads: most work-items that a work-group may have.
+        vgpr, agpr, sgpr: registers of a lane; `agpr` are part of `vgpr`, which counts the unified file.
+        lds, scratch, kernarg: bytes of a work-group, of a lane, of the arguments.
+        occupancy: waves that a SIMD can hold at a time.
+    """
 
     kernel: str
     arch: str
@@ -42,7 +52,8 @@ class KernelResources:
     dynamic_stack: bool
     occupancy: int
 
-    def problems(self) -> list[str]:
+    def faults(self) -> list[str]:
+        """What no kernel of a wheel may do."""
         found = []
         if self.vgpr_spills or self.sgpr_spills:
             found.append(f"spills {self.vgpr_spills} VGPRs and {self.sgpr_spills} SGPRs")
@@ -52,14 +63,21 @@ class KernelResources:
             )
         if self.lds > LDS_BYTES[self.arch]:
             found.append(f"uses {self.lds} bytes of LDS; {self.arch} has {LDS_BYTES[self.arch]}")
-        return [f"{self.kernel} [{self.arch}] {problem}" for problem in found]
+        return found
+
+    def problems(self) -> list[str]:
+        """The faults, each with the kernel's name."""
+        return [f"{self.kernel} [{self.arch}] {fault}" for fault in self.faults()]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def occupancy(arch: str, registers: int, lds: int, threads: int) -> int:
-    """Waves on each SIMD, in whole work-groups: limited by registers (one file for VGPRs and AGPRs), LDS, and 8."""
+    """Waves on each SIMD, in whole work-groups: limited by registers (one file for VGPRs and AGPRs), LDS, and 8.
+
+    Source: CDNA3 and CDNA4 instruction set architecture guides, "Kernel state" chapters.
+    """
     given = max(VGPR_GRANULE, -(-registers // VGPR_GRANULE) * VGPR_GRANULE)
     waves_per_cu = min(MAX_WAVES, VGPRS // given) * SIMDS
     waves_per_group = -(-threads // WAVE)
@@ -73,13 +91,13 @@ def occupancy(arch: str, registers: int, lds: int, threads: int) -> int:
 
 
 class CodeObject:
-    """An ELF file for AMDGPU, read as a whole."""
+    """An ELF file for AMDGPU, read as a whole: a path, or the file's content."""
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        self.data = self.path.read_bytes()
+    def __init__(self, source: Path | str | bytes) -> None:
+        self.name = "the code object" if isinstance(source, bytes) else str(source)
+        self.data = source if isinstance(source, bytes) else Path(source).read_bytes()
         if self.data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", self.data, 18)[0] != EM_AMDGPU:
-            raise ValueError(f"{path} is no 64-bit ELF file for AMDGPU")
+            raise ValueError(f"{self.name} is no 64-bit ELF file for AMDGPU: it starts with {self.data[:6]!r}")
         flags = struct.unpack_from("<I", self.data, 48)[0]
         self.arch = MACHINES.get(flags & 0xFF, f"machine 0x{flags & 0xFF:x}")
         self.abi_version = self.data[8]
@@ -101,7 +119,7 @@ class CodeObject:
                 if note_type == NOTE_TYPE and self.data[name_at : name_at + name_size].rstrip(b"\0") == b"AMDGPU":
                     return unpack(self.data[desc_at : desc_at + desc_size])
                 offset = desc_at + (desc_size + 3) // 4 * 4
-        raise ValueError(f"{self.path} has no AMDGPU metadata")
+        raise ValueError(f"{self.name} has no AMDGPU metadata note")
 
     def undefined_symbols(self) -> list[str]:
         """Names that a loader would have to find elsewhere; a code object that can be loaded has none."""
@@ -118,6 +136,8 @@ class CodeObject:
         return names
 
     def kernels(self) -> list[KernelResources]:
+        if self.arch not in LDS_BYTES:
+            raise ValueError(f"{self.name} is for {self.arch}; {' and '.join(LDS_BYTES)} are accepted")
         found = []
         for kernel in self.metadata()["amdhsa.kernels"]:
             vgpr, agpr = kernel[".vgpr_count"], kernel.get(".agpr_count", 0)
@@ -173,6 +193,7 @@ def _value(data: bytes, at: int) -> tuple[Any, int]:
     integers = {0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}
     if tag in integers:
         return _number(data, at, integers[tag])
+    sized: dict[int, tuple[Callable[[bytes, int, int], tuple[Any, int]], str]]
     sized = {0xD9: (_text, ">B"), 0xDA: (_text, ">H"), 0xDB: (_text, ">I")}
     sized |= {0xDC: (_array, ">H"), 0xDD: (_array, ">I"), 0xDE: (_map, ">H"), 0xDF: (_map, ">I")}
     if tag in sized:

@@ -2,6 +2,7 @@
 """Dense GEMM: correctness, then speed of forward, dgrad and wgrad, next to torch in the same run.
 
     python benchmark/ops/training/bench_gemm_turbo.py --dtype bf16 --cases llama3.1-8b --backend HIPBLASLT,TRITON
+    python benchmark/ops/training/bench_gemm_turbo.py --dtype fp8 --granularity rowwise --cases square-4096
 
 The method is described in benchmark/README.md.
 """
@@ -24,12 +25,21 @@ from benchmark.common.machine import Machine, find_machine  # noqa: E402
 from benchmark.common.results import format_table, gemm_tflops, geometric_mean, shard, write_csv  # noqa: E402
 from benchmark.common.timing import Budget, Measurement, input_sets, measure  # noqa: E402
 from benchmark.ops.training.config import SMOKE_SHAPES, GemmShape, dense_gemm_shapes  # noqa: E402
+from benchmark.ops.training.quant_gemm import GRANULARITIES, QuantGemm  # noqa: E402
 from turbo_core import GlobalBackendManager, trace_dispatch  # noqa: E402
 from turbo_gemm import gemm  # noqa: E402
 from turbo_testing import metrics, references  # noqa: E402
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+# of inputs and outputs
+DTYPES = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "fp8": torch.bfloat16,
+    "fp4": torch.bfloat16,
+}
 PARTS = ("Forward", "Backward", "Dgrad", "Wgrad")
+QUANT_PARTS = ("Forward", "Backward", "Gemm")
 COLUMNS = (
     ["TestID", "Platform", "GPU", "Case", "MBS", "M", "N", "K", "Dtype", "Check"]
     + [f"{part} {unit}" for part in PARTS[:2] for unit in ("Time (ms)", "TFLOPS")]
@@ -37,9 +47,18 @@ COLUMNS = (
     + [f"{part} {unit}" for part in PARTS[2:] for unit in ("Time (ms)", "TFLOPS")]
     + [f"Torch {part} {unit}" for part in PARTS for unit in ("Time (ms)", "TFLOPS")]
     + [f"{part} Ratio" for part in PARTS]
-    + ["Calls"]
+    + [
+        "Calls",
+        "Granularity",
+        "Gemm Time (ms)",
+        "Gemm TFLOPS",
+        "Torch Gemm Time (ms)",
+        "Torch Gemm TFLOPS",
+        "Gemm Ratio",
+    ]
 )
 SHOWN = ["Case", "M", "N", "K", "Backend", "Check", "Forward TFLOPS", "Dgrad TFLOPS", "Wgrad TFLOPS"]
+QUANT_SHOWN = ["Case", "M", "N", "K", "Backend", "Check", "Gemm TFLOPS", "Forward TFLOPS", "Backward TFLOPS"]
 CHECKED_ROWS = 128
 EXHAUSTIVE_FLOPS = 1 << 34  # up to here every row is checked
 
@@ -89,15 +108,16 @@ def poison(*like: Tensor) -> None:
     del blocks
 
 
-def check(shape: GemmShape, inputs: Inputs) -> str | None:
+def check(shape: GemmShape, inputs: Inputs, quant: QuantGemm | None = None) -> str | None:
     """What is wrong with y, dx or dw against float64; None when all is right.
 
     Each is compared in units of its own root mean square: the inputs are of order one, so a sum of 128256 products is
-    of order 358, and what float32 loses on the way to an element that cancels is no fault of the kernel.
+    of order 358, and what float32 loses on the way to an element that cancels is no fault of the kernel. Quantised
+    products are judged by their signal-to-noise ratio.
     """
     x, w, dy = inputs.x, inputs.w, inputs.dy
     poison(dy)
-    y = gemm(x, w, trans_b=True)
+    y = gemm(x, w, trans_b=True) if quant is None else quant.op(x, w)
     poison(x, w)
     dx, dw = torch.autograd.grad(y, (x, w), dy)
     rows_m, rows_n = sampled_rows(shape.m, shape, x.device), sampled_rows(shape.n, shape, x.device)
@@ -111,6 +131,9 @@ def check(shape: GemmShape, inputs: Inputs) -> str | None:
             if not actual.isfinite().all():
                 return f"{name} holds NaN or infinity, or was not written everywhere"
             try:
+                if quant is not None:
+                    metrics.assert_snr(actual[rows].double(), reference, quant.snr, name)
+                    continue
                 unit = reference.square().mean().sqrt()
                 metrics.assert_close(actual[rows].double() / unit, reference / unit, dtype=x.dtype, what=name)
             except AssertionError as error:
@@ -155,14 +178,35 @@ def timed_parts(sets: list[Inputs], mm: Callable[..., Tensor]) -> dict[str, Call
     return {"Forward": forward, "Backward": backward, "Dgrad": dgrad, "Wgrad": wgrad}
 
 
-def speed(shape: GemmShape, sets: list[Inputs], peer: str, machine: Machine, budget: Budget) -> dict[str, object]:
+def quant_parts(sets: list[Inputs], kind: QuantGemm, peer: bool) -> dict[str, dict[str, Callable[[int], object]]]:
+    """The same for a quantised GEMM, by side: the product alone, the op, and both gradients through autograd."""
+    products = [kind.products(s.x, s.w) for s in sets]
+
+    def side(name: str, mm: Callable[[Tensor, Tensor], Tensor]) -> dict[str, Callable[[int], object]]:
+        parts = timed_parts(sets, lambda x, w, **_: mm(x, w))
+        found = {part: parts[part] for part in ("Forward", "Backward")}
+        if name in products[0]:
+            found["Gemm"] = lambda number: products[number % len(sets)][name]()
+        return found
+
+    return {"": side("", kind.op)} | ({"Torch ": side("Torch ", kind.peer)} if peer else {})
+
+
+def speed(
+    shape: GemmShape, sets: list[Inputs], quant: QuantGemm | None, peer: str, machine: Machine, budget: Budget
+) -> dict[str, object]:
     """Times, rates and ratios of all parts, as columns of the result."""
-    sides = {"": timed_parts(sets, gemm)}
-    if peer == "torch":
-        sides["Torch "] = timed_parts(sets, product)
+    if quant is not None:
+        sides = quant_parts(sets, quant, peer != "none" and quant.has_peer(machine.device))
+    else:
+        sides = {"": timed_parts(sets, gemm)}
+        if peer != "none":
+            sides["Torch "] = timed_parts(sets, product)
     columns: dict[str, object] = {}
-    for part in PARTS:
-        measured: dict[str, Measurement] = measure({side: sides[side][part] for side in sides}, machine.device, budget)
+    for part in sides[""]:
+        measured: dict[str, Measurement] = measure(
+            {side: parts[part] for side, parts in sides.items() if part in parts}, machine.device, budget
+        )
         for side, result in measured.items():
             columns[f"{side}{part} Time (ms)"] = result.milliseconds
             columns[f"{side}{part} TFLOPS"] = gemm_tflops(
@@ -180,16 +224,23 @@ def bench(
 ) -> dict[str, object]:
     """One row: check, then time what passed."""
     row: dict[str, object] = {"Case": shape.case, "MBS": shape.mbs, "M": shape.m, "N": shape.n, "K": shape.k}
-    row |= {"Dtype": args.dtype, "Platform": machine.platform, "GPU": machine.name, "Backend": backend}
+    quant = quant_of(args)
+    row |= {
+        "Granularity": quant.granularity if quant else "",
+        "Dtype": args.dtype,
+        "Platform": machine.platform,
+        "GPU": machine.name,
+        "Backend": backend,
+    }
     try:
         GlobalBackendManager.set_gemm_backend(None if backend == "AUTO" else backend)
         sets = make_inputs(shape, DTYPES[args.dtype], machine)
         with trace_dispatch() as trace:
-            fault = check(shape, sets[0])
+            fault = check(shape, sets[0], quant)
         row["Backend"] = "/".join(dict.fromkeys(record.backend.name for record in trace.records))
         row["Check"] = "PASS" if fault is None else "FAIL"
         if fault is None:
-            row |= speed(shape, sets, args.peer, machine, budget)
+            row |= speed(shape, sets, quant, args.peer, machine, budget)
         else:
             print(f"FAIL {shape.case} on {backend}: {fault}", file=sys.stderr)
     except Exception as error:  # a benchmark goes on to the next shape, whatever this one failed with
@@ -203,6 +254,13 @@ def bench(
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
+def quant_of(args: argparse.Namespace) -> QuantGemm | None:
+    """The quantised GEMM that the command line asks for, None for the plain one."""
+    if args.dtype not in ("fp8", "fp4"):
+        return None
+    return QuantGemm("mxfp4" if args.dtype == "fp4" else args.granularity, args.peer == "torch-fast")
+
+
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -212,7 +270,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--cases", help="comma list like llama3.1-8b,square-4096; default: all of config.py")
     add("--shape", action="append", default=[], metavar="M,N,K", help="measure this shape (may be repeated)")
     add("--mbs", default="1", help="comma list of micro-batch sizes (default 1)")
-    add("--peer", choices=("torch", "none"), default="torch", help="what to compare with in the same run")
+    add("--granularity", choices=GRANULARITIES[:-1], default="tensorwise", help="scales of --dtype fp8")
+    add(
+        "--peer",
+        choices=("torch", "torch-fast", "none"),
+        default="torch",
+        help="what to compare with in the same run; torch-fast: with use_fast_accum in torch's FP8 product",
+    )
     add("-o", "--output", type=Path, help="CSV file")
     add("--num-shards", type=int, default=1)
     add("--shard-id", type=int, default=0)
@@ -258,8 +322,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"[{number}/{len(plan)}] {shape.case}, {backend}: {rows[-1]['Check']}", flush=True)
         if args.output:
             write_csv(args.output, COLUMNS, rows)  # after each row, so that a run that is cut off leaves its rows
-    ratios = [f"{part} Ratio" for part in PARTS] if args.peer == "torch" else []
-    print("\n" + format_table(SHOWN + ratios, rows))
+    quant = quant_of(args)
+    ratios = [f"{part} Ratio" for part in (PARTS if quant is None else QUANT_PARTS)] if args.peer != "none" else []
+    if quant is not None and not quant.has_peer(machine.device):
+        ratios = []
+    print("\n" + format_table((SHOWN if quant is None else QUANT_SHOWN) + ratios, rows))
     if ratios:
         print("\nRatio: torch's time over ours, above 1 is faster than torch. Geometric means:")
         for backend in dict.fromkeys(str(row["Backend"]) for row in rows if row["Check"] == "PASS"):

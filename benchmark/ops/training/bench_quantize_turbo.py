@@ -6,9 +6,9 @@
 
 A rate counts the bytes that must move: x read once (tensorwise: twice, since its scale is known only at the end), each
 payload and scale written once. ``of copy`` is that rate over the rate of a large device-to-device copy that takes turns
-with them. The peer is the reference's maths, or for MX its TORCH backend, under torch.compile. On a GPU each function is
-captured in a graph and the graph is replayed, so that what is timed is the device; ``--no-graph`` times the calls as
-Python makes them. The backend is TRITON unless ``--backend`` says TURBO.
+with them. The peer is the formula in plain torch, or for MX the TORCH backend, under torch.compile. On a GPU each
+function is captured in a graph and the graph is replayed, so that what is timed is the device; ``--no-graph`` times the
+calls as Python makes them. The backend is TRITON unless ``--backend`` says TURBO.
 """
 
 from __future__ import annotations
@@ -186,7 +186,12 @@ def graphed(function: Callable[[int], Any], sets: int, device: torch.device) -> 
         torch.cuda.synchronize(device)
         return function
     torch.cuda.synchronize(device)
-    return lambda number, kept=kept: graphs[number % sets].replay()
+
+    def replay(number: int, kept: object = kept) -> object:
+        graphs[number % sets].replay()
+        return kept
+
+    return replay
 
 
 def line_of(

@@ -32,7 +32,7 @@ def test_signal_to_noise(backend, device, layout, lengths, options):
     options = dict(options)
     sink = torch.randn(4, device=device, requires_grad=True) if options.pop("sink", False) else None
     out, lse = flash_attn_fp8_func(q, k, v, **options, sink=sink, return_lse=True)
-    assert out.stride() == q.stride() and out.dtype == torch.bfloat16
+    assert out.dtype == torch.bfloat16 and (sq == 1 or out.stride() == q.stride())
     left, right = options.get("window_size", (-1, -1))
     wanted, wanted_lse = attention(q, k, v, 32**-0.5, left, 0 if options.get("causal") else right, sink=sink)
     dout = torch.randn_like(out)

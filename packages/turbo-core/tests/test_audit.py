@@ -10,10 +10,13 @@ import pytest
 from turbo_core import UnsupportedError
 from turbo_core import audit as audits
 from turbo_core.__main__ import main
-from turbo_core.audit import AuditRow, CodeObject, TritonKernel, audit, format_table, occupancy
-from turbo_core.code_object import KernelResources, kernel_resources
+from turbo_core.audit import AuditRow, CodeObject, TritonKernel, audit, format_table
+from turbo_core.code_object import KernelResources, kernel_resources, occupancy
 
-FINE = KernelResources("fine", "gfx950", 128, 0, 40, 0, 0, 32768, 0, 256)
+FINE = KernelResources(
+    kernel="fine", arch="gfx950", threads=256, vgpr=128, agpr=0, sgpr=40, lds=32768, scratch=0, vgpr_spills=0,
+    sgpr_spills=0, kernarg=70000, dynamic_stack=False, occupancy=4,
+)  # fmt: skip
 MACHINES = {"gfx942": 0x4C, "gfx950": 0x4F, "gfx90a": 0x3F}
 
 
@@ -39,11 +42,11 @@ def pack(value):
 def code_object(used, machine=None, note_name=b"AMDGPU\0"):
     """A minimal ELF with one note section that describes ``used``."""
     kernel = {
-        ".name": used.name, ".vgpr_count": used.vgprs, ".agpr_count": used.agprs, ".sgpr_count": used.sgprs,
+        ".name": used.kernel, ".vgpr_count": used.vgpr, ".agpr_count": used.agpr, ".sgpr_count": used.sgpr,
         ".vgpr_spill_count": used.vgpr_spills, ".sgpr_spill_count": used.sgpr_spills,
         ".group_segment_fixed_size": used.lds, ".private_segment_fixed_size": used.scratch,
-        ".max_flat_workgroup_size": used.max_work_group, ".uses_dynamic_stack": False, ".other": None,
-        ".kernarg_segment_size": 70000, ".negative": [-3, -300],
+        ".max_flat_workgroup_size": used.threads, ".uses_dynamic_stack": used.dynamic_stack, ".other": None,
+        ".kernarg_segment_size": used.kernarg, ".negative": [-3, -300],
         ".language_version_of_the_source_in_a_long_key": [2, 0], ".wavefront_size": 64, ".symbol": "x.kd",
     }  # fmt: skip
     descriptor = pack({"amdhsa.version": [1, 2], "amdhsa.kernels": [kernel]})
@@ -55,7 +58,8 @@ def code_object(used, machine=None, note_name=b"AMDGPU\0"):
     sections = struct.pack("<IIQQQQ", 0, 0, 0, 0, 0, 0).ljust(64, b"\0")
     sections += struct.pack("<IIQQQQ", 0, 7, 0, 0, 64, len(body)).ljust(64, b"\0")
     header = bytearray(64)
-    header[:5] = b"\x7fELF\x02"
+    header[:6] = b"\x7fELF\x02\x01"
+    struct.pack_into("<H", header, 18, 224)
     struct.pack_into("<Q", header, 0x28, 64 + len(body))
     struct.pack_into("<I", header, 0x30, 0x500 | (machine or MACHINES[used.arch]))
     struct.pack_into("<HH", header, 0x3A, 64, 2)
@@ -64,15 +68,18 @@ def code_object(used, machine=None, note_name=b"AMDGPU\0"):
 
 @pytest.mark.parametrize("arch", audits.ARCHS)
 def test_code_object_is_read_back(arch):
-    used = KernelResources("a_kernel_with_a_name_of_over_31_characters", arch, 254, 126, 71, 3, 300, 65536, 24, 1024)
-    assert kernel_resources(code_object(used)) == [used]
+    used = KernelResources(
+        kernel="a_kernel_with_a_name_of_over_31_characters", arch=arch, threads=1024, vgpr=254, agpr=126, sgpr=71,
+        lds=65536, scratch=24, vgpr_spills=3, sgpr_spills=300, kernarg=70000, dynamic_stack=True, occupancy=0,
+    )  # fmt: skip
+    assert kernel_resources(code_object(used)) == [used], "1024 threads with 254 registers each are more than there are"
 
 
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (b"not an ELF file", "a 64-bit ELF file is accepted"),
-        (code_object(FINE, machine=MACHINES["gfx90a"]), "machine 0x3f; gfx942 and gfx950"),
+        (b"not an ELF file", "no 64-bit ELF file for AMDGPU: it starts with b'not an'"),
+        (code_object(FINE, machine=MACHINES["gfx90a"]), "machine 0x3f; gfx942 and gfx950 are accepted"),
         (code_object(FINE, note_name=b"OTHER\0"), "has no AMDGPU metadata note"),
     ],
 )
@@ -84,18 +91,19 @@ def test_other_files_are_refused(data, complaint):
 @pytest.mark.parametrize(
     ("changes", "waves"),
     [
-        ({"vgprs": 64, "lds": 0}, 8),
-        ({"vgprs": 65, "lds": 0}, 7),
-        ({"vgprs": 128, "lds": 0}, 4),
-        ({"vgprs": 256, "lds": 0}, 2),
-        ({"vgprs": 512, "lds": 0}, 1),
-        ({"vgprs": 32, "lds": 80 * 1024}, 2),  # two work-groups of 4 waves on 4 SIMDs
-        ({"vgprs": 32, "lds": 160 * 1024, "max_work_group": 512}, 2),
-        ({"vgprs": 32, "lds": 32 * 1024, "arch": "gfx942"}, 2),
+        ({"vgpr": 64, "lds": 0}, 8),
+        ({"vgpr": 65, "lds": 0}, 7),
+        ({"vgpr": 128, "lds": 0}, 4),
+        ({"vgpr": 256, "lds": 0}, 2),
+        ({"vgpr": 512, "lds": 0}, 1),
+        ({"vgpr": 32, "lds": 80 * 1024}, 2),  # two work-groups of 4 waves on 4 SIMDs
+        ({"vgpr": 32, "lds": 160 * 1024, "threads": 512}, 2),
+        ({"vgpr": 32, "lds": 32 * 1024, "arch": "gfx942"}, 2),
     ],
 )
 def test_occupancy(changes, waves):
-    assert occupancy(replace(FINE, **changes)) == waves
+    used = replace(FINE, **changes)
+    assert occupancy(used.arch, used.vgpr, used.lds, used.threads) == waves
 
 
 @pytest.fixture
@@ -104,9 +112,9 @@ def wheel(monkeypatch, tmp_path):
     kernels = {"gfx942": [], "gfx950": []}
 
     def add(used, only=False):
-        path = tmp_path / f"{used.name}.{used.arch}.hsaco"
+        path = tmp_path / f"{used.kernel}.{used.arch}.hsaco"
         path.write_bytes(code_object(used))
-        kernels[used.arch].append(CodeObject(used.name, used.arch, path, only))
+        kernels[used.arch].append(CodeObject(used.kernel, used.arch, path, only))
 
     monkeypatch.setattr(audits, "find_kernels", lambda: {"turbo-fake": lambda arch, full: kernels[arch]})
     add.kernels = kernels
@@ -127,10 +135,10 @@ def test_clean_kernels_pass(wheel, capsys):
 @pytest.mark.parametrize(
     ("changes", "failure"),
     [
-        ({"vgpr_spills": 3}, "spills 3 vector and 0 scalar registers"),
-        ({"sgpr_spills": 2}, "spills 0 vector and 2 scalar registers"),
+        ({"vgpr_spills": 3}, "spills 3 VGPRs and 0 SGPRs"),
+        ({"sgpr_spills": 2}, "spills 0 VGPRs and 2 SGPRs"),
         ({"scratch": 16}, "uses 16 bytes of scratch a lane"),
-        ({"lds": 64 * 1024 + 1}, "needs 65537 bytes of LDS, gfx942 has 65536"),
+        ({"lds": 64 * 1024 + 1}, "uses 65537 bytes of LDS; gfx942 has 65536"),
     ],
 )
 def test_each_fault_fails(wheel, capsys, changes, failure):
@@ -144,10 +152,12 @@ def test_each_fault_fails(wheel, capsys, changes, failure):
 
 def test_kernel_missing_for_one_architecture_fails(wheel):
     both(wheel)
-    wheel(replace(FINE, name="half"))
-    wheel(replace(FINE, name="gfx950_alone"), only=True)
+    wheel(replace(FINE, kernel="half"))
+    wheel(replace(FINE, kernel="gfx950_alone"), only=True)
     failed = [row for row in audit() if row.failures]
-    assert [(row.resources.name, row.failures) for row in failed] == [("half", ("there is no code object for gfx942",))]
+    assert [(row.resources.kernel, row.failures) for row in failed] == [
+        ("half", ("there is no code object for gfx942",))
+    ]
 
 
 def test_nothing_to_audit_is_no_success(wheel):
@@ -158,7 +168,7 @@ def test_json_and_choice_of_architecture(wheel, capsys):
     both(wheel)
     assert main(["audit", "--json", "--arch", "gfx950", "--wheel", "turbo-fake"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert (row["wheel"], row["name"], row["arch"], row["vgprs"], row["occupancy"], row["failures"]) == (
+    assert (row["wheel"], row["kernel"], row["arch"], row["vgpr"], row["occupancy"], row["failures"]) == (
         "turbo-fake", "fine", "gfx950", 128, 4, [],
     )  # fmt: skip
 
@@ -169,7 +179,7 @@ def test_unknown_wheel_is_refused(wheel):
 
 
 def test_table_lines_up():
-    rows = [AuditRow("turbo-fake", "HIP", FINE, 4, ()), AuditRow("turbo-fake", "HIP", FINE, 4, ("spills",))]
+    rows = [AuditRow("turbo-fake", "HIP", FINE, ()), AuditRow("turbo-fake", "HIP", FINE, ("spills",))]
     lines = format_table(rows).splitlines()
     assert lines[0].index("verdict") == lines[1].index("ok") == lines[2].index("spills")
 
@@ -189,6 +199,6 @@ def test_triton_kernel_is_compiled_and_read(monkeypatch):
     monkeypatch.setattr("triton.compiler.ASTSource", lambda *parts: parts)
     record = TritonKernel("gemm 256", "gfx950", "fn", {"a": "*bf16"}, {"B": 1}, {(0,): []}, {"num_warps": 8})
     (used,) = record.resources()
-    assert used == replace(FINE, name="gemm 256", lds=99, max_work_group=512)
+    assert used == replace(FINE, kernel="gemm 256", lds=99, threads=512)
     assert seen["source"] == ("fn", {"a": "*bf16"}, {"B": 1}, {(0,): []})
     assert (seen["target"].arch, seen["target"].warp_size, seen["options"]) == ("gfx950", 64, {"num_warps": 8})

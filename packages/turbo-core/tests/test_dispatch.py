@@ -33,6 +33,17 @@ def test_setter_holds_over_variable_and_variable_over_default(monkeypatch):
     assert (decision.backend, decision.reason) == (BackendType.TRITON, "set in code")
 
 
+@pytest.mark.parametrize("variable", ["PRIMUS_TURBO_ATTENTION_BACKEND", "PRIMUS_TURBO_ATTN_BACKEND"])
+def test_messages_name_the_variable_that_is_set(monkeypatch, variable):
+    op = build(TRITON="x is too small")
+    op.family = "attn"
+    monkeypatch.setenv(variable, "torch")
+    assert op.resolve(CALL).reason == f"named by {variable}"
+    monkeypatch.setenv(variable, "triton")
+    with pytest.raises(BackendUnavailableError, match=rf"TRITON \(named by {variable}\)"):
+        op.dispatch(CALL)
+
+
 def test_choice_is_per_precision():
     GlobalBackendManager.set_gemm_backend("triton", PrecisionType.FP8)
     op = build()

@@ -42,3 +42,27 @@ MISALIGNED = (
     (256, 512, 128, True, False),
     (512, 256, 128, False, True),
 )
+
+# --- quantised operands ---------------------------------------------------------------------------------------------
+
+QUANT_FULL = tuple(
+    product((176, 255, 256, 507, 512), (256, 352, 512, 1024, 2048, 4096), (128, 160, 256, 512, 576, 1024, 2048))
+)
+# every dimension below, at and above a block of 32 and of 128; (1, 1, 1) has one block in all
+QUANT_CPU = (
+    (1, 1, 1),
+    (255, 512, 256),
+    (176, 129, 160),
+    (1, 16, 127),
+    (33, 1, 31),
+    (129, 100, 257),
+)
+QUANT_INTERPRETED = ((33, 17, 65), (16, 48, 160))
+
+# FP8: remainders of 16-byte loads, tiles and scale blocks in every dimension.
+FP8_CPU = ((1, 1, 1), (1, 129, 127), (64, 64, 128), (33, 65, 31), (129, 16, 255), (16, 130, 144))
+FP8_FULL = tuple(product((1, 129, 256, 1000), (16, 127, 512), (16, 127, 128, 1040, 4096)))
+
+# MX: K is a multiple of 128, the ops pad it.
+MX_CPU = ((1, 1, 128), (64, 64, 128), (33, 65, 256), (130, 16, 384))
+MX_FULL = tuple(product((1, 129, 512, 1000), (16, 127, 1024), (128, 384, 2048)))

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of the op share: the backends, each in turn."""
+"""What the tests of the ops share: the backends, each in turn."""
+
+import importlib.util
 
 import pytest
 
-from turbo_core import BackendType, GlobalBackendManager, why_no_triton
+from turbo_core import BackendType, GlobalBackendManager, device_facts, why_no_triton
 
 
 @pytest.fixture(params=["HIPBLASLT", "TRITON", "TORCH"])
@@ -13,5 +15,26 @@ def backend(request, device):
         pytest.skip("backend HIPBLASLT needs a GPU")
     if request.param == "TRITON" and (reason := why_no_triton(device)):
         pytest.skip(f"backend TRITON: {reason}")
+    GlobalBackendManager.set_gemm_backend(request.param)
+    return BackendType[request.param]
+
+
+@pytest.fixture
+def plain_cpu():
+    """Skips where CPU tensors stand for a GPU: the test is about what plain ones get."""
+    if (arch := device_facts("cpu").arch) != "cpu":
+        pytest.skip(f"CPU tensors stand for {arch} in this run")
+
+
+@pytest.fixture(params=["HIPBLASLT", "TRITON", "TORCH"])
+def quant_backend(request, device):
+    """Likewise for the GEMMs of quantised operands."""
+    if request.param == "HIPBLASLT" and device.type != "cuda":
+        pytest.skip("backend HIPBLASLT needs a GPU")
+    if request.param == "TRITON":
+        if reason := why_no_triton(device):
+            pytest.skip(f"backend TRITON: {reason}")
+        if importlib.util.find_spec("turbo_gemm.triton.gemm_fp8") is None:
+            pytest.skip("backend TRITON has no quantised kernels yet")
     GlobalBackendManager.set_gemm_backend(request.param)
     return BackendType[request.param]

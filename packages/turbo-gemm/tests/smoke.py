@@ -7,7 +7,7 @@ import turbo_gemm
 
 
 def without_torch() -> None:
-    for name in ("gemm", "Linear"):
+    for name in turbo_gemm.__all__:
         try:
             getattr(turbo_gemm, name)
         except ImportError as error:
@@ -27,6 +27,10 @@ def with_torch() -> None:
     c.backward(grad_c)
     torch.testing.assert_close(a.grad, grad_c @ b.detach(), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(b.grad, grad_c.T @ a.detach(), rtol=1e-4, atol=1e-4)
+    for function, error in ((turbo_gemm.gemm_fp8, 0.1), (turbo_gemm.gemm_fp4, 0.5)):
+        quantised = function(a, b, trans_b=True)
+        assert (quantised - c).norm() < error * c.norm(), function.__name__
+        quantised.sum().backward()
     layer = turbo_gemm.Linear(7, 3)
     torch.testing.assert_close(layer(a), torch.nn.functional.linear(a, layer.weight, layer.bias), rtol=1e-4, atol=1e-4)
 

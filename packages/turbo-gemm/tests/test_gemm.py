@@ -51,6 +51,7 @@ def check(a, b, trans_a, trans_b, grad_out, *, bias=None, out_dtype=None):
         assert (gradient.dtype, gradient.shape) == (tensor.dtype, tensor.shape)
 
 
+@pytest.mark.simulated
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("trans_a", "trans_b"), LAYOUTS)
 def test_forward_and_gradients(backend, device, dtype, trans_a, trans_b):
@@ -86,6 +87,7 @@ def test_float32_output_is_not_rounded_to_16_bits(backend, device):
     assert_close(out, references.gemm(a.detach(), b.detach(), False, False), dtype=torch.float32)
 
 
+@pytest.mark.simulated
 @pytest.mark.parametrize(("dtype_a", "dtype_b"), [(x, y) for x in DTYPES for y in DTYPES if x != y], ids=str)
 def test_operands_of_two_dtypes(backend, device, dtype_a, dtype_b):
     if backend is BackendType.HIPBLASLT:

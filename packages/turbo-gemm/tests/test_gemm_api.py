@@ -151,6 +151,7 @@ def test_captured_in_a_graph(device, backend):
 # --- the choice of backend ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("plain_cpu")
 def test_default_on_a_cpu_is_torch_without_a_word(capfd):
     with trace_dispatch() as trace:
         turbo_gemm.gemm(X, W, trans_b=True)
@@ -168,6 +169,7 @@ def test_on_a_simulated_gpu_the_default_is_the_vendors_library_then_triton(arch)
     assert "default HIPBLASLT cannot take the call: a is on cpu" in decision.reason
 
 
+@pytest.mark.usefixtures("plain_cpu")
 def test_explain_tells_the_three_gemms(capsys):
     entries = explain("gemm", X, W, trans_b=True).entries
     assert [entry.role for entry in entries] == ["forward", "dgrad", "wgrad"]
@@ -202,6 +204,7 @@ def test_tuning_key_holds_all_that_changes_the_answer(other):
     assert GemmDispatcher.make_key(other(base_call())) != GemmDispatcher.make_key(base_call())
 
 
+@pytest.mark.usefixtures("plain_cpu")
 def test_tuning_key_holds_the_architecture():
     keys = [GemmDispatcher.make_key(base_call())]
     for arch in ("gfx942", "gfx950"):
@@ -256,6 +259,7 @@ def test_blas_sums_in_float32_and_the_users_settings_come_back(monkeypatch, blas
 # --- what the choice costs ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("plain_cpu")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the limit is for CI; benchmark/core prints yours")
 @pytest.mark.parametrize("setting", ["default", "named", "auto-tuned"])
 def test_dispatch_adds_less_than_3_microseconds(monkeypatch, setting):

@@ -87,6 +87,7 @@ def test_empty(M, N, K, dtype, device):
     assert torch.equal(matmul(a, b, out=old.clone(), accumulate=True), old)
 
 
+@pytest.mark.simulated
 @dtypes
 @pytest.mark.parametrize("bias_dtype", DTYPES, ids=CASES.DTYPES)
 def test_bias(dtype, bias_dtype, device):
@@ -95,6 +96,7 @@ def test_bias(dtype, bias_dtype, device):
     check(matmul(a, b, bias=bias), reference(a, b, bias=bias))
 
 
+@pytest.mark.simulated
 @dtypes
 @pytest.mark.parametrize(
     "M, N, K, trans_a, trans_b", [(129, 127, 255, False, True), (128, 256, 128, True, False)], ids=["NT", "TN"]
@@ -127,12 +129,14 @@ def test_mixed_dtypes(pair, device):
     assert matmul(a, b).dtype == torch.promote_types(a.dtype, b.dtype)
 
 
+@pytest.mark.simulated
 def test_float32_is_not_tf32(device):
     a, b = operands(128, 128, 1024, torch.float32, device)
     error = (matmul(a, b).cpu().double() - reference(a, b)).norm() / reference(a, b).norm()
     assert error < 1e-6  # tf32 gives 3e-4
 
 
+@pytest.mark.simulated
 @dtypes
 @layouts
 def test_strides(trans_a, trans_b, dtype, device):
@@ -166,6 +170,7 @@ def test_expanded(M, N, K, dtype, device):
         check(matmul(a, y), reference(a, y))
 
 
+@pytest.mark.simulated
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=CASES.DTYPES[1:])
 @pytest.mark.parametrize("M, N, K, trans_a, trans_b", CASES.MISALIGNED)
 def test_misaligned_view(M, N, K, trans_a, trans_b, dtype, device):
@@ -188,6 +193,7 @@ def test_misaligned_view(M, N, K, trans_a, trans_b, dtype, device):
     assert torch.equal(matmul(a, b, trans_a=trans_a, trans_b=trans_b, out=out), first)
 
 
+@pytest.mark.simulated
 @dtypes
 def test_nan_and_infinity_stay_in_their_row_and_column(dtype, device):
     a, b = operands(70, 65, 33, dtype, device)

@@ -19,16 +19,21 @@ pytest.importorskip("triton")
 
 from turbo_core import arch_facts
 
+# what is compiled: operands of 2 and 4 bytes, FP8, MX; and how many compilations there are at least
+KINDS = {"2": 12, "4": 12, "fp8": 50, "mx": 8}
+
 # Compiles every record and prints one JSON line each.
 CHILD = """
 import json, re, sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from turbo_gemm.triton.gemm_audit import audit_configs
+from turbo_gemm.triton.gemm_audit import audit_configs, fp8_configs, mx_configs
 
-arch, full, operand_bytes = sys.argv[1], sys.argv[2] == "full", int(sys.argv[3])
-for record in audit_configs(arch, full=full, operand_bytes=operand_bytes):
+arch, full, kind = sys.argv[1], sys.argv[2] == "full", sys.argv[3]
+listed = {"fp8": fp8_configs, "mx": mx_configs}.get(kind)
+records = listed(arch, full=full) if listed else audit_configs(arch, full=full, operand_bytes=int(kind))
+for record in records:
     source = ASTSource(record.kernel, record.signature, record.constexprs, record.attrs)
     target = GPUTarget("hip", record.arch, 64)
     compiled = triton.compile(source, target=target, options=dict(record.options))
@@ -40,18 +45,18 @@ for record in audit_configs(arch, full=full, operand_bytes=operand_bytes):
 """
 
 
-def audit(arch: str, extent: str, operand_bytes: int) -> list[dict]:
+def audit(arch: str, extent: str, kind: str) -> list[dict]:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path and Path(path).is_dir())
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, arch, extent, str(operand_bytes)], env=environment, capture_output=True, text=True
+        [sys.executable, "-c", CHILD, arch, extent, kind], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def check(arch: str, extent: str, operand_bytes: int, at_least: int) -> None:
-    records = audit(arch, extent, operand_bytes)
+def check(arch: str, extent: str, kind: str, at_least: int) -> None:
+    records = audit(arch, extent, kind)
     assert len(records) >= at_least
     limit = arch_facts(arch).lds_bytes
     faults = []
@@ -63,19 +68,19 @@ def check(arch: str, extent: str, operand_bytes: int, at_least: int) -> None:
             faults.append(f"{record['name']}: {record['lds']} bytes of LDS, {limit} there are")
         if record["lds"] > record["lds_estimate"]:
             faults.append(f"{record['name']}: {record['lds']} bytes of LDS, the table reckons {record['lds_estimate']}")
-        if record["mfma"] == 0:
+        if record["mfma"] == 0 and not record["name"].startswith("pack"):
             faults.append(f"{record['name']}: no matrix instruction")
     assert not faults, f"{len(faults)} of {len(records)} on {arch}:\n" + "\n".join(faults)
 
 
-@pytest.mark.parametrize("operand_bytes", [2, 4])
+@pytest.mark.parametrize("kind, at_least", KINDS.items(), ids=KINDS)
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
-def test_audit(arch, operand_bytes):
-    check(arch, "some", operand_bytes, at_least=12)
+def test_audit(arch, kind, at_least):
+    check(arch, "some", kind, at_least)
 
 
 @pytest.mark.audit_full
-@pytest.mark.parametrize("operand_bytes", [2, 4])
+@pytest.mark.parametrize("kind, at_least", KINDS.items(), ids=KINDS)
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
-def test_audit_full(arch, operand_bytes):
-    check(arch, "full", operand_bytes, at_least=150)
+def test_audit_full(arch, kind, at_least):
+    check(arch, "full", kind, 2 * at_least)

@@ -18,6 +18,8 @@ from turbo_norm_act.pytorch.kernels import native  # noqa: E402
 from turbo_norm_act.values import Wanted  # noqa: E402
 from turbo_testing.metrics import assert_close  # noqa: E402
 
+pytestmark = pytest.mark.simulated
+
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 ROWS = [1, 3]
 WIDTHS = [1, 33, 513, 4096, 8193]

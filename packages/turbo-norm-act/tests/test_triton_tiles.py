@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The Triton launchers with small tiles, so that every loop of the kernels goes round several times at small sizes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -21,6 +23,8 @@ TILES = {
     "a row a tile, many partial sums": Tile(ANY, 128, 1, "test", per_unit=20),
     "several rows": Tile(ANY, 512, 1, "test", per_unit=3),
     "blocks of a row": Tile(ANY, 16, 1, "test", whole=False, per_unit=40),
+    "a row in several tiles": Tile(ANY, 16, 1, "test", stream=True),
+    "weights early": Tile(ANY, 256, 1, "test", early=True, stream=True),
     "one block, as if wide": Tile(ANY, 256, 1, "test", whole=False, per_unit=2),
 }
 
@@ -31,22 +35,27 @@ def kernels_can_run(device):
         pytest.skip(reason)
 
 
+@pytest.mark.parametrize("with_residual", [True, False], ids=["residual", "x"])
 @pytest.mark.parametrize("center", [False, True], ids=["rmsnorm", "layernorm"])
 @pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
-def test_norm(device, poisoned_allocations, tile, center):
+def test_norm(device, poisoned_allocations, tile, center, with_residual):
     x = torch.randn(ROWS, D, device=device) + torch.linspace(-4, 4, D, device=device)  # blocks differ in their mean
     residual, dy, ds = torch.randn(3, ROWS, D, device=device)
     gamma, beta = torch.randn(2, D, device=device)
     beta = beta if center else None
+    residual, ds = (residual, ds) if with_residual else (None, None)
     y, s, mean, rstd = norm.norm_forward(x, residual, gamma, beta, 1e-5, center=center, zero_centered=True, tile=tile)
+    if residual is not None:
+        assert_close(s, x + residual, what="s")
+    s = x if s is None else s
     x64, gamma64, beta64 = cases.float64(s, gamma, beta)
     y64 = cases.norm(x64, gamma64, beta64, 1e-5, zero_centered=True, center=center)
-    assert_close(s, x + residual, what="s")
     assert_close(y, y64, dtype=torch.float32, what="y")
     wanted = Wanted(True, torch.float32, torch.float32 if center else None)
     found = norm.norm_backward(dy, ds, s, gamma, mean, rstd, zero_centered=True, wanted=wanted, tile=tile)
     leaves = [t for t in (x64, gamma64, beta64) if t is not None]
-    expected = torch.autograd.grad([y64, x64], leaves, [dy.double(), ds.double()])
+    outputs, grads = ([y64], [dy.double()]) if ds is None else ([y64, x64], [dy.double(), ds.double()])
+    expected = torch.autograd.grad(outputs, leaves, grads)
     for name, one, other in zip(("dx", "dgamma", "dbeta"), found, expected):
         assert_close(one, other, dtype=torch.float32, what=name)
     assert len(leaves) == sum(gradient is not None for gradient in found)
@@ -74,8 +83,23 @@ def test_activation(device, poisoned_allocations, name, elements):
 def test_every_width_has_a_tile(table):
     for which, target in table:
         rows = table[which, target]
-        assert rows[-1].up_to == ANY and rows[-1].multiple_of == 1, "the last row takes what is left"
+        last = rows[-1]
+        assert last.up_to == ANY and last.multiple_of == 1 and last.itemsize >= 4, "the last row takes what is left"
         assert all(row.why and row.elements & (row.elements - 1) == 0 for row in rows)
-        assert all(not row.whole or row.elements >= row.up_to for row in rows), "a whole tile spans its widest row"
+        tiles = 4 if which.startswith("forward") else 1
+        assert all(not row.whole or tiles * row.elements >= row.up_to for row in rows), "tiles that hold the widest row"
     odd = choose_tile(NORM_TILES, "backward", 16384, (16385,), arch_facts("gfx942"))
     assert not odd.whole, "rows that do not begin on 16 bytes take another tile"
+
+
+def test_tiles_of_an_op():
+    facts = replace(arch_facts("gfx942"), arch="sm_90", vendor="nvidia")
+    assert choose_tile(NORM_TILES, "forward rmsnorm", 65536, (), facts, 2).whole
+    assert not choose_tile(NORM_TILES, "forward rmsnorm", 65536, (), facts, 4).whole, "float32 does not fit registers"
+    assert choose_tile(NORM_TILES, "forward rmsnorm", 8192, (), facts, 2) is not choose_tile(
+        NORM_TILES, "forward layernorm", 8192, (), facts, 2
+    )
+    amd = arch_facts("gfx950")
+    assert choose_tile(NORM_TILES, "forward rmsnorm", 4096, (), amd, 2) is choose_tile(
+        NORM_TILES, "forward", 4096, (), amd, 2
+    )

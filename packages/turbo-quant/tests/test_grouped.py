@@ -20,7 +20,7 @@ RECIPES = cases.RECIPES
 @pytest.mark.parametrize("rows, lens", cases.GROUPS, ids=str)
 @pytest.mark.parametrize("kind", ["blockwise", "mxfp8", "mxfp4"])
 @pytest.mark.parametrize("index", [torch.int64, torch.int32], ids=str)
-def test_grouped(backend, device, poisoned_allocations, rows, lens, kind, index):
+def test_grouped(backend, device, poisoned, rows, lens, kind, index):
     x = torch.randn(rows, 100, device=device)
     x[sum(lens) :] = torch.nan
     group_lens = torch.tensor(lens, dtype=index, device=device)

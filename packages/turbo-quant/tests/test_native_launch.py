@@ -122,7 +122,7 @@ def test_rows(fake_hip, columns, name, blocks, threads):  # noqa: F811
         (dict(strides=(1, 2, 2048)), False),
         (dict(strides=((1 << 20) + 1, 1024, 1)), True),  # of a single batch
         (dict(strides=((1 << 20) + 1, 1024, 1), size=(2, 4, 1024)), False),
-        (dict(row=ROW + 4), False),
+        (dict(row=ROW + 8), False),
     ],
     ids=str,
 )
@@ -257,6 +257,7 @@ def test_nothing_is_launched_for_nothing(fake_hip):  # noqa: F811
         (lambda: quantize(1, 64, _C.BLOCKWISE, size=(2, 1, 64), offs=OFFS, groups=1), "B is 2"),
         (lambda: quantize(1, 64, x=0), "x is NULL"),
         (lambda: quantize(1, 64, row_scale=0), "row_scale_inv is NULL"),
+        (lambda: quantize(1, 64, row=ROW + 4), "a payload is not aligned to 8 bytes"),
         (lambda: quantize(1, 64, _C.TENSORWISE, scratch=0), "scratch is NULL"),
         (lambda: quantize_mx(1, 64, format=3), "format is 3"),
         (lambda: quantize_mx(1, 64, row_flags=3), "a rotation has no 32 x 32 tiles"),

@@ -28,6 +28,8 @@ from turbo_quant.calls import (  # noqa: E402
 from turbo_quant.pytorch.kernels import native, reference  # noqa: E402
 from turbo_testing.cases import load  # noqa: E402
 
+pytestmark = pytest.mark.simulated
+
 cases = load("turbo-quant")
 TENSORWISE, ROWWISE, BLOCKWISE = cases.TENSORWISE, cases.ROWWISE, cases.BLOCKWISE
 E4M3, E5M2, E4M3_FNUZ, E5M2_FNUZ = cases.FP8_DTYPES

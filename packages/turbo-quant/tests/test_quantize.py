@@ -71,7 +71,7 @@ def check_float(backend, call):
 
 @pytest.mark.parametrize("case, shape, out_dtype, kind, dtype",
                          cases.every(cases.FLOAT_CASES, SHAPES, cases.FP8_DTYPES), ids=name)  # fmt: skip
-def test_float_scales(backend, device, poisoned_allocations, case, shape, out_dtype, kind, dtype):
+def test_float_scales(backend, device, poisoned, case, shape, out_dtype, kind, dtype):
     x = cases.draw(kind, shape, dtype, device)
     check_float(backend, QuantizeFloatCall(x, out_dtype, *case[1:]))
 
@@ -131,7 +131,7 @@ def check_shuffled(found, call):
 
 @pytest.mark.parametrize("case, shape, format, kind, dtype",
                          cases.every(cases.MX_CASES, SHAPES, cases.MX_FORMATS), ids=name)  # fmt: skip
-def test_mx(backend, device, poisoned_allocations, case, shape, format, kind, dtype):
+def test_mx(backend, device, poisoned, case, shape, format, kind, dtype):
     if backend == "TORCH" and "stochastic" in case.name and shape[1] * shape[2] > 20000:
         pytest.skip("the oracle's Philox is Python's integers: slow")
     check_mx(backend, mx_call(cases.draw(kind, shape, dtype, device), format, case))
@@ -187,7 +187,7 @@ def grouped(rows, lens, width, multiple, device):
 @pytest.mark.parametrize("rows, lens", cases.GROUPS, ids=str)
 @pytest.mark.parametrize("block", [16, 128])
 @pytest.mark.parametrize("row", [False, True])
-def test_float_groups(backend, device, poisoned_allocations, rows, lens, block, row):
+def test_float_groups(backend, device, poisoned, rows, lens, block, row):
     """Each group as if it were alone; zeros past the last; NaN in rows of no group is not seen."""
     x, offs, padded = grouped(rows, lens, 100, block, device)
     call = QuantizeFloatCall(x, torch.float8_e4m3fn, cases.BLOCKWISE, block, row, True, False, offs, padded)
@@ -212,7 +212,7 @@ def test_float_groups(backend, device, poisoned_allocations, rows, lens, block, 
 @pytest.mark.parametrize("rows, lens", cases.GROUPS, ids=str)
 @pytest.mark.parametrize("format", cases.MX_FORMATS)
 @pytest.mark.parametrize("case", [cases.MX_CASES[1], cases.MX_CASES[5], cases.MX_CASES[3]], ids=name)
-def test_mx_groups(backend, device, poisoned_allocations, rows, lens, format, case):
+def test_mx_groups(backend, device, poisoned, rows, lens, format, case):
     x, offs, padded = grouped(rows, lens, 40, 128, device)
     call = QuantizeMxCall(x, format, case.row, case.column, case.sign_mask, None, offs, padded)
     found = cases.run(quantize_mx, call)

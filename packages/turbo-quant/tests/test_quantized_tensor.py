@@ -158,7 +158,7 @@ def test_another_dtype_is_a_label(made):
         q.to(torch.int32)
 
 
-def test_copy_into(made, poisoned_allocations):
+def test_copy_into(made, poisoned):
     x, q = made
     y = q.dequantize()
     empty = torch.empty_like(q)
@@ -205,6 +205,18 @@ def test_compiled(made):
     same(again, y)
     same(turned, y.transpose(-1, -2))
     same(copied, y)
+
+
+def test_made_and_taken_apart_inside_a_compiled_function(device):
+    x = torch.randn(64, 96, device=device)
+    torch._dynamo.reset()
+
+    def use(x):
+        q = QuantizedTensor.quantize(x, E4M3, ROWWISE, axis=-1)
+        return q.t().dequantize(), q.qdata, q.t().scale_inv
+
+    found = torch.compile(use, fullgraph=True, backend="aot_eager")(x)
+    cases.assert_same_bits(found, use(x))
 
 
 def test_views_are_seen_by_autograd(device):

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Stochastic rounding, the Hadamard rotation, and the preshuffled orders."""
 
+import numpy as np
 import pytest
 import torch
 
 import turbo_quant as tq
-from turbo_quant.formats import fp4_dtype
+from turbo_quant.formats import fp4_dtype, mx_format_of
 from turbo_testing import quant_oracle as oracle
 from turbo_testing.cases import load
 from turbo_testing.metrics import compute_snr
@@ -25,9 +26,14 @@ def test_stochastic_rounding_is_unbiased(backend, device, dtype):
     x = values.expand(draws, 32)
     q, scale = cases.run(quantise, x, dtype, MX, axis=-1, scaling_recipe=RECIPES["stochastic"])
     y = cases.run(dequantise, q, torch.float32, MX, axis=-1, scale_inv=scale, size=32).double()
-    error = (y.mean(0) - values.double()).abs()
-    assert (error <= 5 * y.std(0) / draws**0.5 + 1e-7).all()
-    assert (y.std(0)[:9] > 0).sum() >= 8 and not y[:, 9:31].any()
+    unit = oracle.decode_e8m0(cases.as_bytes(scale)[0, 0, 0].item())
+    exact = values.double().cpu().numpy() / unit
+    format = mx_format_of(dtype)
+    below, above = (unit * oracle.stochastic(exact, np.full(32, u), format) for u in (1.0, 0.0))
+    spread = torch.from_numpy(np.abs((unit * exact - below) * (above - unit * exact))).sqrt()  # of one draw
+    error = (y.mean(0) - values.double()).abs().cpu()
+    assert (error <= 5 * spread / draws**0.5 + 1e-7).all()
+    assert (spread[:9] > 0).sum() >= 8 and not y[:, 9:31].any()
     levels = y[:, 0].unique()
     assert len(levels) == 2 and levels[0] < 0.3 < levels[1]
 

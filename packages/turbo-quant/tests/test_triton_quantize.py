@@ -22,7 +22,6 @@ from turbo_quant.triton import float_plan, mx_plan, quantize  # noqa: E402
 from turbo_quant.triton.rounding import decode, encode, encode_stochastic  # noqa: E402
 from turbo_quant.triton.tiles import ANY, MAX_GROUPED, TILES, casts_natively, choose  # noqa: E402
 
-GPU = torch.cuda.is_available()
 PLAIN = MxDirection()
 FORMATS = {
     torch.float8_e4m3fn: "fp8e4nv",
@@ -148,7 +147,7 @@ def test_block_sizes(device, poisoned_allocations, block, layout):
         check("quantize_float", QuantizeFloatCall(x, torch.float8_e5m2, cases.BLOCKWISE, block, row, column, tile))
 
 
-@pytest.mark.parametrize("shape", [(1, 700, 130), (1, 2, 40000), (3, 130, 700)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 700, 130), (1, 1, 17000), (3, 130, 700)], ids=str)
 def test_walks(device, poisoned_allocations, shape):
     """Rows, columns and tensors longer than a program holds, in several programs."""
     x = cases.draw("spike", shape, torch.bfloat16, device)
@@ -163,7 +162,7 @@ def test_a_tensor_that_is_expanded_is_not_dense(device):
 
 
 @pytest.mark.parametrize("lens", [(1,) * 9, (0, 7, 130, 0, 100), (300,)], ids=str)
-@pytest.mark.parametrize("block", [3, 128, 200])
+@pytest.mark.parametrize("block", [48, 200])
 def test_groups(device, poisoned_allocations, lens, block):
     x = cases.draw("random", (1, 300, 150), torch.bfloat16, device)
     tensor = torch.tensor(lens, device=device)
@@ -249,7 +248,7 @@ def test_more_than_2_31_elements(device, shape):
     """Rows before, at and past the wrap are what they are alone."""
     x = torch.randn(shape, dtype=torch.bfloat16, device=device)
     _, R, C = shape
-    picked = torch.tensor([0, 2**31 // C - 1, 2**31 // C, R - 2, R - 1], device=device)
+    picked = torch.tensor([0, 2**31 // C, R - 1], device=device)
     few = x[:, picked]
     for options in ((cases.ROWWISE, 0, True, False), (cases.BLOCKWISE, 128, True, False)):
         call = QuantizeFloatCall(x, torch.float8_e4m3fn, *options)
@@ -275,6 +274,8 @@ def test_more_than_2_31_elements(device, shape):
     expected = reference.quantize_mx(QuantizeMxCall(x[:, :, column].contiguous(), "e4m3", None, PLAIN))
     cases.assert_same_bits(found.column[:, column], expected.column)
     cases.assert_same_bits(found.column_scale[:, column], expected.column_scale)
+    del found, expected, x
+    torch.cuda.empty_cache()  # for the workers beside this one
 
 
 @pytest.mark.gpu

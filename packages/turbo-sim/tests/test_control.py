@@ -75,9 +75,24 @@ def test_calls_and_program_counter() -> None:
     assert (out == 45).all()
 
 
-def test_vcc_and_exec_branches() -> None:
+@pytest.mark.parametrize("arch", ARCHS)
+def test_hints_and_cache_control_change_nothing(arch: str) -> None:
+    hints = ["s_setprio 3", "s_sleep 1", "s_sethalt 0", "s_icache_inv", "s_dcache_inv", "s_dcache_wb", "s_nop 15"]
+    caches = ["buffer_wbl2 sc0 sc1", "buffer_inv sc0 sc1", "buffer_inv sc1"]
+    text = "v_mov_b32_e32 v9, v0\n" + "\n".join([*hints, *caches])
+    assert (run(text, arch=arch) == np.arange(64)).all()
+
+
+def test_scc_vcc_and_exec_branches() -> None:
     out = run("""
         s_mov_b32 s10, 0
+        s_cmp_eq_u32 s10, 0
+        s_cbranch_scc0 bad
+        s_cmp_eq_u32 s10, 1
+        s_cbranch_scc1 bad
+        s_cbranch_scc0 v
+        s_branch bad
+    v:
         s_mov_b64 vcc, 0
         s_cbranch_vccnz bad
         s_cbranch_vccz a

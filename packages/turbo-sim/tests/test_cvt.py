@@ -306,6 +306,14 @@ def test_transcendental(name, t):
             np.testing.assert_array_equal(np.signbit(result[~nan]), np.signbit(want[~nan]))
 
 
+@pytest.mark.parametrize("name,same", [("rcp_iflag", "rcp"), ("exp_legacy", "exp"), ("log_legacy", "log")])
+def test_transcendental_variants(name, same):
+    """They differ from their namesakes in exception flags or in the last bits alone."""
+    a = lane_values("f32", 7)
+    got = [run_asm(f"v_{op}_f32 v0, v1", v={1: a}).v[0] for op in (name, same)]
+    assert np.array_equal(*got) and len(np.unique(got[0])) > 20
+
+
 @pytest.mark.parametrize("name,f", [("rcp", lambda x: 1 / x), ("rsq", lambda x: 1 / np.sqrt(x)), ("sqrt", np.sqrt)])
 def test_transcendental_f64(name, f):
     a = lane_values("f64", 4)

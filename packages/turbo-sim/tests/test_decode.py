@@ -3,66 +3,20 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
-import os
 import re
-import shutil
 import struct
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
+from objdump import differences, llvm, needs_llvm
 
 from turbo_sim.testing import native
 
 TOOLS = Path(__file__).parents[1] / "tools"
 ARCHS = ("gfx942", "gfx950")
-
-
-@functools.cache
-def llvm(tool: str) -> str | None:
-    """Path of an LLVM tool with gfx950, version 22 first."""
-    return shutil.which(f"{tool}-22") or shutil.which(tool)
-
-
-needs_llvm = pytest.mark.skipif(
-    not (llvm("llvm-objdump") and llvm("llvm-mc")), reason="no LLVM 22 tools (apt install llvm-22)"
-)
-
-
-def text_section(data: bytes) -> tuple[int, bytes]:
-    """(address, bytes) of .text of an ELF file."""
-    offset = struct.unpack_from("<Q", data, 0x28)[0]
-    size, count, names = struct.unpack_from("<HHH", data, 0x3A)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, offset + k * size) for k in range(count)]
-    for s in sections:
-        start = sections[names][4] + s[0]
-        if data[start : data.index(b"\0", start)] == b".text":
-            return s[3], data[s[4] : s[4] + s[5]]
-    raise ValueError("no .text section")
-
-
-def differences(path: Path, arch: str) -> tuple[int, list[str]]:
-    """Instructions compared, and those whose text differs from llvm-objdump's."""
-    address, code = text_section(path.read_bytes())
-    ours = {offset: text for offset, _, text in native().disassemble(code, arch)}
-    run = subprocess.run([llvm("llvm-objdump"), "-d", str(path)], capture_output=True, text=True, check=True)
-    count, bad = 0, []
-    for line in run.stdout.splitlines():
-        m = re.match(r"\t(.*?)\s*// ([0-9A-F]+): ([0-9A-F]+)", line)
-        if not m:
-            continue
-        want = m.group(1)
-        if want.startswith(("s_branch", "s_cbranch")):  # objdump shows a label where it knows one
-            want = f"{want.split()[0]} {int(m.group(3), 16) & 0xFFFF}"
-        got = ours.get(int(m.group(2), 16) - address)
-        count += 1
-        if got != want:
-            bad.append(f"{m.group(2)}: {got!r}, objdump says {want!r}")
-    return count, bad
 
 
 def enumerator():
@@ -229,27 +183,3 @@ def test_triton_sample(arch: str, tmp_path: Path) -> None:
         assert not bad, f"{name}: " + "\n".join(bad[:5])
         total += count
     assert total > 5000
-
-
-def aiter_objects() -> list[tuple[str, bytes]]:
-    """Code objects of the amd-aiter wheel at TURBO_SIM_AITER_WHEEL: every 40th, or all with TURBO_SIM_AITER_ALL=1."""
-    wheel = os.environ.get("TURBO_SIM_AITER_WHEEL", "")
-    if not wheel or not Path(wheel).exists():
-        pytest.skip("TURBO_SIM_AITER_WHEEL does not name the amd-aiter wheel (pip download --no-deps amd-aiter)")
-    step = 1 if os.environ.get("TURBO_SIM_AITER_ALL") == "1" else 40
-    with zipfile.ZipFile(wheel) as z:
-        names = sorted(n for n in z.namelist() if n.endswith(".co"))
-        return [(n, z.read(n)) for n in names[::step]]
-
-
-@needs_llvm
-def test_aiter_code_objects(tmp_path: Path) -> None:
-    total = 0
-    for name, data in aiter_objects():
-        arch = "gfx942" if "gfx942" in name else "gfx950"
-        path = tmp_path / "object.co"
-        path.write_bytes(data)
-        count, bad = differences(path, arch)
-        assert not bad, f"{name}: " + "\n".join(bad[:5])
-        total += count
-    assert total > 100_000

@@ -238,12 +238,16 @@ def test_profiles(lib):
     lib.hipFree(p)
 
 
-def test_settings_from_the_environment(lib, tmp_path):
-    """A program that knows nothing of the simulator: TURBO_SIM_* variables set it up."""
+def test_a_program_sets_the_simulator_up_itself(lib, tmp_path):
+    """A HIP program without turbo_sim's Python: turbo_sim_set of the library; the environment decides nothing."""
     (tmp_path / "code.bin").write_bytes(code_object(NO_WAIT, "gfx942", "kernel", ARGS))
     program = f"""
-import ctypes
+import ctypes, sys
 lib = ctypes.CDLL({library_path()!r})
+lib.turbo_sim_set.restype = ctypes.c_char_p
+for key, value in (b"arch", b"gfx942"), (b"checks", sys.argv[1].encode()):
+    assert lib.turbo_sim_set(key, value) == b""
+assert b"fast" in lib.turbo_sim_set(b"arch", b"fast")
 m, f, p = (ctypes.c_void_p() for _ in range(3))
 image = open({str(tmp_path / "code.bin")!r}, "rb").read()
 assert lib.hipModuleLoadData(ctypes.byref(m), image) == 0
@@ -253,8 +257,9 @@ params = (ctypes.c_void_p * 2)(ctypes.addressof(p), ctypes.addressof(n))
 print(lib.hipModuleLaunchKernel(f, 1, 1, 1, 64, 1, 1, 0, None, params, None))
 """
     for checks, expected in (("none", 0), ("wait", LAUNCH_FAILURE)):
-        environment = {"TURBO_SIM_ARCH": "gfx942", "TURBO_SIM_CHECKS": checks, "PATH": "/usr/bin:/bin"}
-        run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+        environment = {"TURBO_SIM_ARCH": "gfx950", "TURBO_SIM_CHECKS": "all", "PATH": "/usr/bin:/bin"}
+        command = [sys.executable, "-c", program, checks]
+        run = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert run.stdout.strip() == str(expected), run.stderr
 
 

@@ -17,7 +17,7 @@ from test_memory_buffer import ATOMICS, dwords, rows_of, take  # noqa: E402
 SIZE = 4096
 OFFSETS = np.random.default_rng(3).permutation(64).astype(np.uint32) * 16
 # v[2:3] = 64-bit address of the block plus v1
-WIDE = "v_mov_b32 v3, s13\nv_add_co_u32 v2, vcc, s12, v1\nv_addc_co_u32 v3, vcc, 0, v3, vcc\n"
+WIDE = "v_mov_b32 v3, s13\nv_add_co_u32 v2, vcc, s12, v1\ns_nop 1\nv_addc_co_u32 v3, vcc, 0, v3, vcc\n"
 FORMS = {
     "saddr": ("", "global", "v1", "s[12:13]", 64),
     "vaddr": (WIDE, "global", "v[2:3]", "off", 64),
@@ -133,6 +133,26 @@ def test_scratch(address, base):
         and np.array_equal(after.v[9], data[3])
         and np.array_equal(after.v[10], data[0] >> 16)
     )
+    assert not after.findings
+
+
+@pytest.mark.parametrize("mask", [ALL, PARTIAL])
+@pytest.mark.parametrize("stored, loaded", [(2, 4), (4, 4), (3, 2), (1, 3), (4, 1)])
+def test_scratch_widths(stored, loaded, mask):
+    """Scratch holds what other instructions stored; lanes that are off keep their registers."""
+    first, data, old = random_rows(4, seed=4), random_rows(4, seed=5), random_rows(4, seed=6)
+    name = {1: "dword", 2: "dwordx2", 3: "dwordx3", 4: "dwordx4"}
+    text = f"""
+      scratch_store_dwordx4 off, v[4:7], off offset:32
+      scratch_store_{name[stored]} off, {rows_of(8, stored)}, off offset:32
+      s_waitcnt vmcnt(0)
+      scratch_load_{name[loaded]} {rows_of(12, loaded)}, off, off offset:32
+    """
+    v = {base + k: rows[k] for base, rows in ((4, first), (8, data), (12, old)) for k in range(4)}
+    after = run(text, v=v, out=(12, 13, 14, 15), exec_mask=mask, scratch=64)
+    for k in range(4):
+        memory = data[k] if k < stored else first[k]
+        assert np.array_equal(after.v[12 + k], np.where(active(mask), memory, old[k]) if k < loaded else old[k])
     assert not after.findings
 
 

@@ -181,6 +181,32 @@ def test_unary32(name: str) -> None:
             assert (int(out.s[4]), out.scc) == (want, expected(rule, want, a, 0, c)), f"{a:#x}"
 
 
+@pytest.mark.parametrize("name", ["s_not_b64", "s_wqm_b64"])
+def test_unary64(name: str) -> None:
+    quads = lambda a: sum(15 << k for k in range(0, 64, 4) if a >> k & 15)  # noqa: E731
+    for a in EDGES64:
+        out = run_asm(f"{name} s[4:5], s[0:1]", s={0: a & M32, 1: a >> 32})
+        want = (~a if name == "s_not_b64" else quads(a)) & M64
+        assert (out.s64(4), out.scc) == (want, int(want != 0)), f"{a:#x}"
+
+
+@pytest.mark.parametrize("bit", [0, 1])
+@pytest.mark.parametrize("size, edges", [(32, EDGES32), (64, EDGES64)])
+def test_bit_compare(bit: int, size: int, edges: list[int]) -> None:
+    for a, position in itertools.product(edges, (0, 1, 7, 31, 32, 63, 64, 0xFFFFFFFF)):
+        out = run_asm(
+            f"s_bitcmp{bit}_b{size} {'s0' if size == 32 else 's[0:1]'}, s2", s={0: a & M32, 1: a >> 32, 2: position}
+        )
+        assert out.scc == int((a >> (position & (size - 1)) & 1) == bit), f"{a:#x}, bit {position}"
+
+
+def test_select64() -> None:
+    for a, b, c in itertools.product(EDGES64, EDGES64, (0, 1)):
+        s = {0: a & M32, 1: a >> 32, 2: b & M32, 3: b >> 32}
+        out = run_asm(f"s_cmp_eq_u32 {c}, 1\ns_cselect_b64 s[4:5], s[0:1], s[2:3]", s=s)
+        assert (out.s64(4), out.scc) == (a if c else b, c)
+
+
 COUNT64 = {
     "s_bcnt1_i32_b64": lambda a: a.bit_count(),
     "s_ff1_i32_b64": lambda a: ff(a, 1, 64),

@@ -49,7 +49,6 @@ BAD = [
     dict(arch="gfx950", checks=["all"]),
     dict(arch="gfx950", findings="ignore"),
     dict(arch="gfx950", bounds="none"),
-    dict(arch="gfx950", mfma="fast"),
 ]
 
 

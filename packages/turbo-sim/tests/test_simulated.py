@@ -33,4 +33,5 @@ def test_in_a_process_of_its_own(file):
     print(run.stdout[-6000:], run.stderr[-2000:])
     assert run.returncode in (0, 5), f"{file} failed in its own process"
     last = run.stdout.strip().splitlines()[-1]
-    assert " passed" in last, last
+    if " passed" not in last:
+        pytest.skip(f"{file}: {last}")

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from turbo_core.code_object import KernelResources, kernel_resources
+from turbo_core.code_object import KernelResources, kernel_resources, occupancy
 from turbo_core.device import arch_facts
 from turbo_core.errors import UnsupportedError
 from turbo_core.requirements import require_triton
@@ -31,16 +31,11 @@ __all__ = [
     "audit",
     "code_objects",
     "format_table",
-    "occupancy",
     "to_json",
 ]
 
 ENTRY_POINT_GROUP = "turbo_core.audit"
 ARCHS = ("gfx942", "gfx950")
-
-# CDNA3 and CDNA4: 512 vector registers a lane on each of 4 SIMDs, given out in eights, and at most 8 waves a SIMD.
-# Source: CDNA3 and CDNA4 instruction set architecture guides, "Kernel state" chapters.
-_REGISTERS, _REGISTER_GRANULE, _SIMDS, _MAX_WAVES = 512, 8, 4, 8
 
 
 @dataclass(frozen=True)
@@ -73,9 +68,14 @@ class TritonKernel:
         target = GPUTarget("hip", self.arch, arch_facts(self.arch).wave_size)
         compiled = triton.compile(source, target=target, options=self.options)
         threads = compiled.metadata.num_warps * arch_facts(self.arch).wave_size
+        lds = compiled.metadata.shared
         return [
-            KernelResources(
-                **{**asdict(found), "name": self.name, "lds": compiled.metadata.shared, "max_work_group": threads}
+            replace(
+                found,
+                kernel=self.name,
+                lds=lds,
+                threads=threads,
+                occupancy=occupancy(found.arch, found.vgpr, lds, threads),
             )
             for found in kernel_resources(compiled.asm["hsaco"])
         ]
@@ -109,31 +109,7 @@ class AuditRow:
     wheel: str
     source: str
     resources: KernelResources
-    occupancy: int
     failures: tuple[str, ...]
-
-
-def occupancy(used: KernelResources) -> int:
-    """Waves that one SIMD can hold at a time, by registers and by LDS; 8 is the most."""
-    facts = arch_facts(used.arch)
-    granules = -(-max(used.vgprs, 1) // _REGISTER_GRANULE) * _REGISTER_GRANULE
-    waves = min(_MAX_WAVES, _REGISTERS // granules)
-    if used.lds:
-        waves_of_group = -(-used.max_work_group // facts.wave_size)
-        waves = min(waves, facts.lds_bytes // used.lds * waves_of_group // _SIMDS)
-    return waves
-
-
-def _failures(used: KernelResources) -> tuple[str, ...]:
-    limit = arch_facts(used.arch).lds_bytes
-    found = []
-    if used.vgpr_spills or used.sgpr_spills:
-        found.append(f"spills {used.vgpr_spills} vector and {used.sgpr_spills} scalar registers")
-    if used.scratch:
-        found.append(f"uses {used.scratch} bytes of scratch a lane")
-    if used.lds > limit:
-        found.append(f"needs {used.lds} bytes of LDS, {used.arch} has {limit}")
-    return tuple(found)
 
 
 Kernels = Callable[[str, bool], Iterable["TritonKernel | CodeObject"]]
@@ -174,7 +150,7 @@ def audit(
             for kernel in kernels:
                 source = "HIP" if isinstance(kernel, CodeObject) else "Triton"
                 for used in kernel.resources():
-                    yield AuditRow(wheel, source, used, occupancy(used), _failures(used))
+                    yield AuditRow(wheel, source, used, tuple(used.faults()))
 
 
 def _missing(wheel: str, listed: dict[str, list[TritonKernel | CodeObject]]) -> Iterator[AuditRow]:
@@ -185,8 +161,8 @@ def _missing(wheel: str, listed: dict[str, list[TritonKernel | CodeObject]]) -> 
     }
     for arch, names in present.items():
         for name in sorted(set().union(*present.values()) - names):
-            nothing = KernelResources(name, arch, 0, 0, 0, 0, 0, 0, 0, 0)
-            yield AuditRow(wheel, "HIP", nothing, 0, (f"there is no code object for {arch}",))
+            nothing = KernelResources(name, arch, 0, 0, 0, 0, 0, 0, 0, 0, 0, False, 0)
+            yield AuditRow(wheel, "HIP", nothing, (f"there is no code object for {arch}",))
 
 
 _COLUMNS = (
@@ -196,9 +172,10 @@ _COLUMNS = (
 
 def _cells(row: AuditRow) -> tuple[str, ...]:
     used = row.resources
-    numbers = (used.vgprs, used.agprs, used.sgprs, used.vgpr_spills + used.sgpr_spills, used.scratch, used.lds)
+    spills = used.vgpr_spills + used.sgpr_spills
+    numbers = (used.vgpr, used.agpr, used.sgpr, spills, used.scratch, used.lds, used.occupancy)
     verdict = "; ".join(row.failures) or "ok"
-    return row.wheel, used.name, used.arch, row.source, *map(str, (*numbers, row.occupancy)), verdict
+    return row.wheel, used.kernel, used.arch, row.source, *map(str, numbers), verdict
 
 
 def format_table(rows: Iterable[AuditRow]) -> str:
@@ -214,7 +191,6 @@ def format_table(rows: Iterable[AuditRow]) -> str:
 def to_json(rows: Iterable[AuditRow]) -> list[dict[str, Any]]:
     """The rows as plain data."""
     return [
-        {"wheel": row.wheel, "source": row.source, **asdict(row.resources), "occupancy": row.occupancy,
-         "failures": list(row.failures)}
+        {"wheel": row.wheel, "source": row.source, **asdict(row.resources), "failures": list(row.failures)}
         for row in rows
-    ]  # fmt: skip
+    ]

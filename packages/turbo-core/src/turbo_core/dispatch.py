@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from turbo_core import tuning
 from turbo_core.backend import BackendType, PrecisionType
-from turbo_core.environment import FAMILIES
+from turbo_core.environment import variable_in_force
 from turbo_core.errors import BackendUnavailableError
 from turbo_core.log import logger
 from turbo_core.manager import GlobalBackendManager
@@ -178,7 +178,7 @@ class AutoKernelDispatcher(ABC):
     @classmethod
     def _named(cls, backend: BackendType, call: Any) -> Decision:
         in_code = GlobalBackendManager.is_set_in_code(cls.family, cls.precision(call))
-        source = "set in code" if in_code else f"named by {FAMILIES[cls.family].variables[0]}"
+        source = "set in code" if in_code else f"named by {variable_in_force(cls.family)}"
         impl = cls.backends.get(backend)
         if impl is None:
             raise BackendUnavailableError(

@@ -20,7 +20,14 @@ from turbo_core.backend import BackendChoice, BackendType, PrecisionType
 from turbo_core.errors import UnsupportedError
 from turbo_core.log import logger
 
-__all__ = ["AUTO_TUNE_VARIABLE", "FAMILIES", "Family", "auto_tune_from_environment", "choice_from_environment"]
+__all__ = [
+    "AUTO_TUNE_VARIABLE",
+    "FAMILIES",
+    "Family",
+    "auto_tune_from_environment",
+    "choice_from_environment",
+    "variable_in_force",
+]
 
 AUTO_TUNE_VARIABLE = "PRIMUS_TURBO_AUTO_TUNE"
 
@@ -135,6 +142,19 @@ def choice_from_environment(family: str, precision: PrecisionType) -> BackendCho
             raise UnsupportedError(f"{found} and its alias {variable} disagree: {os.environ[found]!r}, {raw!r}")
         found, choice = variable, parsed
     return choice
+
+
+def variable_in_force(family: str) -> str:
+    """The variable that makes the family's choice: the first that is set, its name or an alias.
+
+    Only where `choice_from_environment` found one; several that are set agree.
+    """
+    first, *aliases = FAMILIES[family].variables
+    for variable in aliases and (first, *aliases):
+        raw = _variable(variable)
+        if raw is not None and raw.strip():
+            return variable
+    return first
 
 
 def auto_tune_from_environment() -> bool:

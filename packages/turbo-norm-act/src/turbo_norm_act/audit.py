@@ -18,7 +18,7 @@ from turbo_norm_act.values import Formula, Wanted
 if TYPE_CHECKING:
     import torch
 
-    from turbo_core.audit import TritonKernel, code_objects
+    from turbo_core.audit import CodeObject, TritonKernel
     from turbo_core.launch import Launch
 
 __all__ = ["kernels", "launches"]
@@ -31,7 +31,7 @@ MORE_WIDTHS = (1, 33, 128, 513, 1023, 2048, 5120, 7168, 8192, 14336, 16385, 3276
 
 def kernels(arch: str, full: bool) -> Iterator[TritonKernel | CodeObject]:
     """All kernels of the wheel for ``arch``; without ``full`` a part that compiles quickly."""
-    from turbo_core.audit import CodeObject, TritonKernel
+    from turbo_core.audit import TritonKernel, code_objects
     from turbo_core.launch import ALWAYS
 
     yield from code_objects(turbo_norm_act, arch)

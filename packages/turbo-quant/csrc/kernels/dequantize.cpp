@@ -30,6 +30,7 @@ turbo_status dequantize_float(const turbo_dequantize_float_args *a, Target targe
   REQUIRE(op, a->q, "q");
   REQUIRE(op, a->scale_inv, "scale_inv");
   REQUIRE(op, a->out, "out");
+  if (!aligned(a->out, 16)) return fail(TURBO_ERROR_ARGUMENT, "%s: out is not aligned to 16 bytes", op);
   const auto [B, R, C] = a->size;
   (void)B;
   DequantizeFloat args{};
@@ -63,6 +64,7 @@ turbo_status dequantize_mx(const turbo_dequantize_mx_args *a, Target target) {
   REQUIRE(op, a->q, "q");
   REQUIRE(op, a->scale, "scale");
   REQUIRE(op, a->out, "out");
+  if (!aligned(a->out, 16)) return fail(TURBO_ERROR_ARGUMENT, "%s: out is not aligned to 16 bytes", op);
   const int64_t tile_columns = 256 / kElementBytes[a->out_dtype];
   const int64_t line_tiles = ceil_div(L, kTile), column_tiles = ceil_div(a->wanted, tile_columns);
   if (B * line_tiles * column_tiles > kMaxTiles)

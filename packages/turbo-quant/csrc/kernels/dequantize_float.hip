@@ -2,8 +2,8 @@
 //
 // x = q scale_inv, in float32, rounded once to the type of x.
 //
-// q [B, R, C] of any strides, FP8; scale_inv float32, one for the tensor, a row, a column, or a block of them; x [B, R, C]
-// contiguous. A work-group has 128 x 128 elements, a work-item 8 adjacent ones of 8 rows. Memory-bound.
+// q [B, R, C] of any strides, FP8; scale_inv float32, one for the tensor, a row, a column, or a block of them; x [B, R,
+// C] contiguous. A work-group has 128 x 128 elements, a work-item 8 adjacent ones of 8 rows. Memory-bound.
 #include "float_device.h"
 #include "float_tile.h"
 

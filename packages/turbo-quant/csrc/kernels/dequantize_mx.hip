@@ -2,8 +2,9 @@
 //
 // x = q * 2^(byte - 127), rotated back where it was rotated, rounded once to the type of x.
 //
-// q [B, L, Kp] of any strides (e2m1: Kp / 2 bytes), bytes [B, L, Kp / 32]; x [B, L, size], or [B, size, L] transposed, is
-// contiguous. A work-group has 128 lines x 128 values (64 of float32); a transposed result goes through LDS (mx_tile.h).
+// q [B, L, Kp] of any strides (e2m1: Kp / 2 bytes), bytes [B, L, Kp / 32]; x [B, L, size], or [B, size, L] transposed,
+// is contiguous. A work-group has 128 lines x 128 values (64 of float32); a transposed result goes through LDS
+// (mx_tile.h).
 #include "hadamard.h"
 #include "mx_block.h"
 #include "mx_tile.h"

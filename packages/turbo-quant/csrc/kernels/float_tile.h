@@ -9,8 +9,9 @@
 //   amax = max |x| over the block;  scale = fp8_max / max(amax, floor);  scale_inv = 1 / scale
 //   q = round_to_fp8(clamp(x scale))                           float32, each step rounded once; see turbo_quant.h
 //
-// A work-item has 8 adjacent columns of 8 rows: 16 lanes read 256 bytes of a row of 16-bit elements with one instruction and
-// write 128 bytes of its payload. Maxima are integers (quant_device.h), so equal inputs give equal bits.
+// A work-item has 8 adjacent columns of 8 rows: 16 lanes read 256 bytes of a row of 16-bit elements with one
+// instruction and write 128 bytes of its payload. Maxima are integers (quant_device.h), so equal inputs give equal
+// bits.
 #pragma once
 
 #include "float_device.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// The 16-point Hadamard rotation: y = H x / 4 in Sylvester order, butterflies of stride 1, 2, 4, 8, each (a, b) becoming
-// (a + b, a - b) in float32; H H = 16, so it is its own inverse.
+// The 16-point Hadamard rotation: y = H x / 4 in Sylvester order, butterflies of stride 1, 2, 4, 8, each (a, b)
+// becoming (a + b, a - b) in float32; H H = 16, so it is its own inverse.
 #pragma once
 
 #include "turbo/types.h"

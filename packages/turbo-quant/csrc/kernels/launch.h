@@ -70,7 +70,8 @@ inline bool rows_are_vectors(const void *x, const int64_t (&strides)[3], const i
          (size[0] == 1 || strides[0] * element_bytes % bytes == 0);
 }
 
-// The source with tiles of kTile rows and `tile_columns` columns; `copy_rows` and `copy_columns` are what is to be covered.
+// The source with tiles of kTile rows and `tile_columns` columns; `copy_rows` and `copy_columns` are what is to be
+// covered.
 inline turbo_status make_source(const char *op, const void *x, const int64_t (&strides)[3], const int64_t (&size)[3],
                                 int64_t copy_rows, int64_t copy_columns, int64_t tile_columns, Source &source,
                                 unsigned &tiles) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// One piece of 16 elements of an MX copy: rotation, scale byte (with the neighbour lane, whose piece is the other half of
-// the block), payload, and where both are stored.
+// One piece of 16 elements of an MX copy: rotation, scale byte (with the neighbour lane, whose piece is the other half
+// of the block), payload, and where both are stored.
 //
-//   byte = clamp((bits(amax) + half an ulp) >> 23) - E_max, 0, 254), 255 where amax is not finite
+//   byte = clamp(((bits(amax) + half an ulp) >> 23) - E_max, 0, 254), 255 where amax is not finite
 //   q    = round_to_format(x * 2^(127 - byte))                                  see turbo_quant.h
 #pragma once
 
@@ -22,8 +22,9 @@ constexpr int kLargestExponent = F::mantissa == 3   ? 8
 template <class F>
 constexpr int kPieceBytes = kIsFp4<F> ? 8 : 16;  // of payload
 
-// The byte of a block. Rounding amax up by half an ulp of the format leaves x * 2^(127 - byte) below (2 - ulp / 2) 2^E_max:
-// e5m2 and e2m1 round no such number beyond their largest, e4m3, whose largest is smaller by a step, must saturate.
+// The byte of a block. Rounding amax up by half an ulp of the format leaves x * 2^(127 - byte) below (2 - ulp / 2)
+// 2^E_max: e5m2 and e2m1 round no such number beyond their largest, e4m3, whose largest is smaller by a step, must
+// saturate.
 template <class F>
 TURBO_DEVICE unsigned block_byte(unsigned amax) {
   const int byte = int((amax + (1u << (22 - F::mantissa))) >> 23) - kLargestExponent<F>;
@@ -91,9 +92,9 @@ TURBO_DEVICE vec<unsigned, kPieceBytes<F> / 4> encode_piece_stochastic(vec<float
   return pack<F>([&](int i) { return encode_stochastic<F>(v[i], words[i]); });
 }
 
-// Quantises and stores a piece. `amax` is that of its tile with kMxTile, else that of the piece; with Special the rotation
-// and the stochastic rounding that the copy's flags ask for. Where nothing is `present` (past the last group, x is zeros)
-// all bits are 0, also where a rotation makes -0. All lanes must come here; those with `wanted` store.
+// Quantises and stores a piece. `amax` is that of its tile with kMxTile, else that of the piece; with Special the
+// rotation and the stochastic rounding that the copy's flags ask for. Where nothing is `present` (past the last group,
+// x is zeros) all bits are 0, also where a rotation makes -0. All lanes must come here; those with `wanted` store.
 template <class F, bool Special>
 TURBO_DEVICE void quantize_piece(const MxCopy &copy, PieceAt at, vec<float, 16> v, unsigned amax, int sign_mask,
                                  PhiloxKey key, bool present, bool wanted) {

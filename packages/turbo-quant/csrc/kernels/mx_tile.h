@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: MIT
 //
-// A tile in LDS that is written along its rows and read along its columns (or the other way round), without bank conflicts.
+// A tile in LDS that is written along its rows and read along its columns (or the other way round), without bank
+// conflicts.
 //
-// 128 rows of 256 bytes: 128 columns of 16-bit elements or 64 of 32-bit ones. A *piece* is 16 consecutive elements of a row,
-// or of a column: half a block of 32, and what one Hadamard rotation takes. A work-item has kPieces pieces at a time:
+// 128 rows of 256 bytes: 128 columns of 16-bit elements or 64 of 32-bit ones. A *piece* is 16 consecutive elements of a
+// row, or of a column: half a block of 32, and what one Hadamard rotation takes. A work-item has `pieces` of them at a
+// time:
 //
 //   by rows      piece v of row r: lanes run along v, then r; wave w has rows 32 w to 32 w + 31
-//   by columns   piece u (rows 16 u to 16 u + 15) of E = 8 / sizeof(T) adjacent columns, one ds_read_b64 a row; lanes run
-//                along u (8 of them, so that 8 lanes store what is adjacent in the transposed copy), then along columns
+//   by columns   piece u (rows 16 u to 16 u + 15) of E = 8 / sizeof(T) adjacent columns, one ds_read_b64 a row; lanes
+//                run along u (8 of them, so that 8 lanes store what is adjacent in the transposed copy), then along
+//                columns
 //
 // A row has 16 slots of 16 bytes. Slot i of piece v of row r lies at
 //
 //   16-bit elements   ((i ^ r) & 1) * 8 + (v ^ (r / 16))
 //   32-bit elements   ((i ^ r / 2) & 1) * 8 + (((i / 2 ^ r) & 1) * 4 + v) ^ (r / 16)
 //
-// so that lanes that are served together hit each bank once: 8 lanes of ds_write_b128 on gfx942 (32 banks) differ in v and
-// r, 16 lanes of ds_read_b64 in r / 16 and the half of a slot; on gfx950 (64 banks) it is 16 and 32 lanes, which differ in
-// one bit more.
+// so that lanes that are served together hit each bank once: 8 lanes of ds_write_b128 on gfx942 (32 banks) differ in v
+// and r, 16 lanes of ds_read_b64 in r / 16 and the half of a slot; on gfx950 (64 banks) it is 16 and 32 lanes, which
+// differ in one bit more.
 #pragma once
 
 #include "quant_device.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Philox4x32-10: four random words from a counter and a key (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3,
-// SC11).
+// Philox4x32-10: four random words from a counter and a key (Salmon et al., Parallel Random Numbers: As Easy as 1, 2,
+// 3, SC11).
 #pragma once
 
 #include "turbo/types.h"

@@ -98,8 +98,8 @@ static_assert(sizeof(QuantizeMx) == 192 && sizeof(DequantizeFloat) == 120 && siz
 // --- ROWWISE rows in registers ---------------------------------------------------------------------------------------
 //
 // X(..., threads, chunks): `threads` work-items a row, `chunks` accesses of 16 bytes each; a row of up to
-// 16 * threads * chunks bytes fits, and the launcher takes the first line that fits. Longer rows and those that cannot be
-// read with 16-byte accesses are read twice (`loop`). By register count; not timed on a card.
+// 16 * threads * chunks bytes fits, and the launcher takes the first line that fits. Longer rows and those that cannot
+// be read with 16-byte accesses are read twice (`loop`). By register count; not timed on a card.
 //
 //    64: a wave a row, four rows a work-group: no LDS and no barrier
 //   256, 1024: a row a work-group

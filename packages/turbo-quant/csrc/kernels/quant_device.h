@@ -15,8 +15,8 @@ using namespace turbo;
 
 // --- magnitudes ------------------------------------------------------------------------------------------------------
 //
-// |x| as an unsigned integer of the element's size: ordered as |x| is, NaN above infinity above every number. A maximum of
-// integers thus keeps a NaN, does not depend on the order, and takes two 16-bit elements at a time (v_pk_max_u16).
+// |x| as an unsigned integer of the element's size: ordered as |x| is, NaN above infinity above every number. A maximum
+// of integers thus keeps a NaN, does not depend on the order, and takes two 16-bit elements at a time (v_pk_max_u16).
 
 template <class T>
 struct MagnitudeOf {
@@ -80,7 +80,8 @@ TURBO_DEVICE unsigned lane_xor_4(unsigned x) {
 
 constexpr int kRowRotate8 = 0x128;  // row_ror:8: lane ^ 8
 
-// The largest of each aligned group of Lanes lanes, in all of them; each step joins two groups that are uniform already.
+// The largest of each aligned group of Lanes lanes, in all of them; each step joins two groups that are uniform
+// already.
 template <int Lanes>
 TURBO_DEVICE unsigned lanes_max(unsigned x) {
   if constexpr (Lanes >= 2) x = __builtin_elementwise_max(x, dpp_move<dpp::quad_perm(1, 0, 3, 2)>(x));

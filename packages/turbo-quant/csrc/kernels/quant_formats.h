@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
-// From float32 to the codes of FP8 and FP4 and back, of finite numbers: blocks with NaN or infinity are dealt with before.
+// From float32 to the codes of FP8 and FP4 and back, of finite numbers: blocks with NaN or infinity are dealt with
+// before.
 //
-// Codes are those of fp8_codec.h, and of e2m1 in the same way: mantissa 1, bias 1, no NaN and no infinity, sign in bit 3.
-// What an architecture converts itself takes its instructions; for the rest, about eight of the vector ALU:
+// Codes are those of fp8_codec.h, and of e2m1 in the same way: mantissa 1, bias 1, no NaN and no infinity, sign in bit
+// 3. What an architecture converts itself takes its instructions; for the rest, about eight of the vector ALU:
 //
 //   e = the exponent of |v|, that of the smallest normal number at least
 //   n = |v| in units of the last place there, rounded by an addition: |v| + 2^(e + 23 - mantissa) has n in its low bits

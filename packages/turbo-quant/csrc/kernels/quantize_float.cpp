@@ -57,6 +57,8 @@ turbo_status check(const turbo_quantize_float_args *a) {
   REQUIRE(op, a->x, "x");
   if (a->row != nullptr) REQUIRE(op, a->row_scale_inv, "row_scale_inv");
   if (a->column != nullptr) REQUIRE(op, a->column_scale_inv, "column_scale_inv");
+  if (!aligned(a->row, 8) || !aligned(a->column, 8))
+    return fail(TURBO_ERROR_ARGUMENT, "%s: a payload is not aligned to 8 bytes", op);
   if (turbo_quantize_float_scratch(a->granularity, a->size[0], a->size[2], a->column != nullptr) > 0)
     REQUIRE(op, a->scratch, "scratch");
   return TURBO_OK;

@@ -2,12 +2,13 @@
 //
 // MXFP8 and MXFP4 along rows, columns or both, with one read of x.
 //
-// x [B, R, C] of any strides; row copy [B, R, Cp], column copy [B, C, Rp] (transposed), a scale byte for each 32 elements
-// along the last dimension; Cp, Rp are rounded up to 128, the padding is zeros. The maths is in mx_block.h.
+// x [B, R, C] of any strides; row copy [B, R, Cp], column copy [B, C, Rp] (transposed), a scale byte for each 32
+// elements along the last dimension; Cp, Rp are rounded up to 128, the padding is zeros. The maths is in mx_block.h.
 //
-// A work-group has 128 rows x 128 columns (64 of float32). Each work-item loads whole pieces of 16 elements of rows, puts
-// them into LDS if columns are wanted, makes the row copy from its registers, and after the one barrier reads pieces of
-// columns back (mx_tile.h) for the column copy. Stores are 16 bytes a lane (e2m1: 8), 128 (64) adjacent bytes a line.
+// A work-group has 128 rows x 128 columns (64 of float32). Each work-item loads whole pieces of 16 elements of rows,
+// puts them into LDS if columns are wanted, makes the row copy from its registers, and after the one barrier reads
+// pieces of columns back (mx_tile.h) for the column copy. Stores are 16 bytes a lane (e2m1: 8), 128 (64) adjacent bytes
+// a line.
 #pragma once
 
 #include "mx_block.h"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import turbo_quant
 from turbo_core.device import arch_facts
@@ -85,7 +85,7 @@ def _cases(
     other = torch.float8_e4m3fn if facts.fp8_fnuz else torch.float8_e4m3fnuz
     for out in (*own, other) if full else (own[0], other):
         name = str(out).removeprefix("torch.float8_")
-        calls = {
+        calls: dict[str, tuple[Any, ...]] = {
             "tensorwise": (Scaling.TENSORWISE, 0, True, False),
             "rowwise": (Scaling.ROWWISE, 0, True, True),
             "blockwise dual": (Scaling.BLOCKWISE, 128, True, True),

@@ -11,7 +11,7 @@
 namespace py = pybind11;
 
 namespace turbo_sim {
-void bind_testing(py::module_ &); // testing.cpp
+void bind_testing(py::module_ &);  // testing.cpp
 
 namespace {
 
@@ -21,10 +21,8 @@ std::string bytes_of(const py::buffer &b) {
 }
 
 Arch arch_of(const std::string &name) {
-  if (name == "gfx942")
-    return Arch::gfx942;
-  if (name == "gfx950")
-    return Arch::gfx950;
+  if (name == "gfx942") return Arch::gfx942;
+  if (name == "gfx950") return Arch::gfx950;
   throw std::invalid_argument("unknown architecture " + name + ": gfx942 or gfx950");
 }
 
@@ -51,16 +49,13 @@ py::list disassemble_bytes(const py::buffer &code, const std::string &arch_text)
 }
 
 uint32_t checks_mask(const py::object &checks) {
-  if (checks.is_none())
-    return kAllChecks;
-  if (py::isinstance<py::bool_>(checks))
-    return checks.cast<bool>() ? kAllChecks : 0;
+  if (checks.is_none()) return kAllChecks;
+  if (py::isinstance<py::bool_>(checks)) return checks.cast<bool>() ? kAllChecks : 0;
   uint32_t mask = 0;
   for (py::handle h : checks) {
     const std::string name = h.cast<std::string>();
     unsigned k = 0;
-    while (k < unsigned(Check::count) && name != check_name(Check(k)))
-      ++k;
+    while (k < unsigned(Check::count) && name != check_name(Check(k))) ++k;
     if (k == unsigned(Check::count))
       throw std::invalid_argument("unknown check " + name + ": bounds, uninit, wait, race, registers, hazard");
     mask |= check_bit(Check(k));
@@ -69,15 +64,14 @@ uint32_t checks_mask(const py::object &checks) {
 }
 
 using Dim = std::tuple<uint32_t, uint32_t, uint32_t>;
-using Memory = std::vector<std::tuple<uint64_t, uint64_t, std::string>>; // address, bytes, name
+using Memory = std::vector<std::tuple<uint64_t, uint64_t, std::string>>;  // address, bytes, name
 
 Report launch_from_python(const std::shared_ptr<CodeObject> &object, const std::string &kernel, const Dim &grid,
                           const Dim &block, const py::buffer &kernarg, uint32_t shared, const py::object &checks,
                           const Memory &memory, uint32_t threads, uint64_t seed, uint64_t max_steps, uint64_t quantum,
-                          bool costs, bool stop_on_finding, bool mfma_cdna3) {
+                          bool costs, bool stop_on_finding) {
   const Kernel *k = object->find(kernel);
-  if (!k)
-    throw std::invalid_argument("no kernel " + kernel + " in this code object");
+  if (!k) throw std::invalid_argument("no kernel " + kernel + " in this code object");
   LaunchArgs a;
   std::tie(a.grid[0], a.grid[1], a.grid[2]) = grid;
   std::tie(a.block[0], a.block[1], a.block[2]) = block;
@@ -92,9 +86,7 @@ Report launch_from_python(const std::shared_ptr<CodeObject> &object, const std::
   o.quantum = quantum;
   o.costs = costs;
   o.stop_on_finding = stop_on_finding;
-  o.mfma_cdna3 = mfma_cdna3;
-  for (const auto &[address, size, name] : memory)
-    o.memory.push_back({address, address + size, name, true});
+  for (const auto &[address, size, name] : memory) o.memory.push_back({address, address + size, name, true});
   py::gil_scoped_release release;
   return launch(*object, *k, a, o);
 }
@@ -143,21 +135,18 @@ void bind_code_object(py::module_ &m) {
       .def_property_readonly("globals", [](const CodeObject &o) { return o.globals; })
       .def("source_of", &CodeObject::source_of)
       .def("instruction_texts",
-           [](const CodeObject &o) { // [(offset, text)], in the order of Report.pc_counts
+           [](const CodeObject &o) {  // [(offset, text)], in the order of Report.pc_counts
              std::vector<std::pair<uint32_t, std::string>> out;
-             for (const Instruction &i : o.code.insts)
-               out.emplace_back(i.offset_in_code, disassemble(o.arch, i));
+             for (const Instruction &i : o.code.insts) out.emplace_back(i.offset_in_code, disassemble(o.arch, i));
              return out;
            })
-      .def("unsupported", [](const CodeObject &o) { // [(offset, reason)] of instructions that would stop a launch
+      .def("unsupported", [](const CodeObject &o) {  // [(offset, reason)] of instructions that would stop a launch
         std::vector<std::pair<uint32_t, std::string>> out;
         for (const Instruction &i : o.code.insts) {
-          if (i.offset_in_code >= o.code.bytes.size())
-            continue;
+          if (i.offset_in_code >= o.code.bytes.size()) continue;
           std::string why =
               stop_reason(o.arch, o.code.bytes.data() + i.offset_in_code, o.code.bytes.size() - i.offset_in_code);
-          if (!why.empty())
-            out.emplace_back(i.offset_in_code, why);
+          if (!why.empty()) out.emplace_back(i.offset_in_code, why);
         }
         return out;
       });
@@ -200,20 +189,19 @@ void bind_launch(py::module_ &m) {
   m.def("launch", launch_from_python, py::arg("code_object"), py::arg("kernel"), py::arg("grid"), py::arg("block"),
         py::arg("kernarg"), py::arg("shared") = 0, py::arg("checks") = py::none(), py::arg("memory") = Memory(),
         py::arg("threads") = 0, py::arg("seed") = 0, py::arg("max_steps") = 0, py::arg("quantum") = 0,
-        py::arg("costs") = false, py::arg("stop_on_finding") = false, py::arg("mfma_cdna3") = false);
+        py::arg("costs") = false, py::arg("stop_on_finding") = false);
   m.def(
-      "profile_json", // needs a report of a launch with costs=True
+      "profile_json",  // needs a report of a launch with costs=True
       [](const std::shared_ptr<CodeObject> &object, const Report &report, unsigned hot) {
         const Kernel *k = object->find(report.kernel);
-        if (!k)
-          throw std::invalid_argument("no kernel " + report.kernel + " in this code object");
+        if (!k) throw std::invalid_argument("no kernel " + report.kernel + " in this code object");
         return profile_json(*object, *k, report, hot);
       },
       py::arg("code_object"), py::arg("report"), py::arg("hot") = 20);
 }
 
-} // namespace
-} // namespace turbo_sim
+}  // namespace
+}  // namespace turbo_sim
 
 PYBIND11_MODULE(TURBO_SIM_MODULE, m) {
   using namespace turbo_sim;

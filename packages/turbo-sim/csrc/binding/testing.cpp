@@ -14,27 +14,26 @@ namespace py = pybind11;
 namespace turbo_sim {
 namespace {
 
-template <class T> using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
+template <class T>
+using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
 const FloatFormat &format_by_name(const std::string &name) {
   for (const FloatFormat *f : {&kF16, &kBF16, &kE4M3, &kE5M2, &kE4M3FNUZ, &kE5M2FNUZ, &kE2M3, &kE3M2, &kE2M1})
-    if (name == f->name)
-      return *f;
+    if (name == f->name) return *f;
   throw std::invalid_argument("unknown format " + name);
 }
 
-template <class In, class Out, class F> py::array_t<Out> map(const Array<In> &in, F f) {
+template <class In, class Out, class F>
+py::array_t<Out> map(const Array<In> &in, F f) {
   py::array_t<Out> out(in.size());
-  for (py::ssize_t k = 0; k < in.size(); ++k)
-    out.mutable_data()[k] = f(in.data()[k], k);
+  for (py::ssize_t k = 0; k < in.size(); ++k) out.mutable_data()[k] = f(in.data()[k], k);
   return out;
 }
 
 /// Runs straight-line code for one wave and returns its registers: (vgpr [512, 64], sgpr [128], scc).
 py::tuple run_wave(const std::string &arch, const std::string &code, const Array<uint32_t> &vgpr,
                    const Array<uint32_t> &sgpr, uint32_t mode, uint32_t repeat) {
-  if (vgpr.size() != 512 * kLanes || sgpr.size() != 128)
-    throw std::invalid_argument("wrong register file shape");
+  if (vgpr.size() != 512 * kLanes || sgpr.size() != 128) throw std::invalid_argument("wrong register file shape");
   Code section;
   section.arch = arch == "gfx942" ? Arch::gfx942 : Arch::gfx950;
   Launch launch;
@@ -53,15 +52,14 @@ py::tuple run_wave(const std::string &arch, const std::string &code, const Array
     at += i.size;
   }
   for (uint32_t n = 0; n < repeat; ++n)
-    for (const Instruction &i : section.insts)
-      i.exec(*wave, i);
+    for (const Instruction &i : section.insts) i.exec(*wave, i);
   py::array_t<uint32_t> v({512, int(kLanes)}), s(128);
   std::memcpy(v.mutable_data(), wave->vgpr, sizeof wave->vgpr);
   std::memcpy(s.mutable_data(), wave->sgpr, sizeof wave->sgpr);
   return py::make_tuple(v, s, wave->scc);
 }
 
-} // namespace
+}  // namespace
 
 void bind_testing(py::module_ &m) {
   py::register_exception<NotImplemented>(m, "NotImplementedForm");
@@ -102,12 +100,11 @@ void bind_testing(py::module_ &m) {
   });
   m.def("implemented", [](const std::string &mnemonic) {
     for (unsigned op = 1; op < unsigned(Op::count); ++op)
-      if (mnemonic == op_name(Op(op)))
-        return registry().implemented(Op(op));
+      if (mnemonic == op_name(Op(op))) return registry().implemented(Op(op));
     return false;
   });
   m.def("run_wave", run_wave, py::arg("arch"), py::arg("code"), py::arg("vgpr"), py::arg("sgpr"),
         py::arg("mode") = 0xF0u, py::arg("repeat") = 1u);
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -17,7 +17,7 @@
 namespace turbo_sim {
 namespace {
 
-constexpr uint64_t kBudget = 1 << 20; // instructions of one wave before the others get their turn
+constexpr uint64_t kBudget = 1 << 20;  // instructions of one wave before the others get their turn
 
 struct Aligned {
   void operator()(void *p) const { std::free(p); }
@@ -33,7 +33,7 @@ struct Context {
   const Options &options;
   Launch launch;
   const uint8_t *kernarg = nullptr;
-  const uint8_t *packet = nullptr; // AQL dispatch packet
+  const uint8_t *packet = nullptr;  // AQL dispatch packet
   const uint8_t *queue = nullptr;
   uint32_t items = 0, waves = 0;
   uint64_t groups = 0;
@@ -45,24 +45,20 @@ struct Context {
 
 /// One host thread: registers of a work-group's waves, LDS, shadows.
 class Runner {
-public:
+ public:
   explicit Runner(Context &c) : c_(c) {
     const uint32_t n = c.waves;
     waves_.reset(static_cast<Wave *>(std::aligned_alloc(64, sizeof(Wave) * n)));
-    if (!waves_)
-      throw std::bad_alloc();
-    for (uint32_t k = 0; k < n; ++k)
-      new (&waves_.get()[k]) Wave;
+    if (!waves_) throw std::bad_alloc();
+    for (uint32_t k = 0; k < n; ++k) new (&waves_.get()[k]) Wave;
     lds_.resize(c.launch.lds_bytes + 64);
     worker_.launch = &c.launch;
     worker_.checks = c.options.checks;
     worker_.costs_on = c.options.costs;
     worker_.pc_counts.assign(c.launch.code->insts.size(), 0);
-    if (c.options.costs)
-      worker_.pc_memory.assign(c.launch.code->insts.size(), 0);
+    if (c.options.costs) worker_.pc_memory.assign(c.launch.code->insts.size(), 0);
     const uint32_t register_checks = check_bit(Check::Uninit) | check_bit(Check::Wait) | check_bit(Check::Hazard);
-    if (c.options.checks & register_checks)
-      checks_.resize(n);
+    if (c.options.checks & register_checks) checks_.resize(n);
     if (c.options.checks & (check_bit(Check::Uninit) | check_bit(Check::Wait) | check_bit(Check::Race)))
       shadow_.bytes.resize(c.launch.lds_bytes);
     shadow_.waves = waves_.get();
@@ -75,14 +71,13 @@ public:
   void run() {
     for (;;) {
       const uint64_t g = c_.next.fetch_add(1);
-      if (g >= c_.groups || c_.stop.load(std::memory_order_relaxed))
-        return;
+      if (g >= c_.groups || c_.stop.load(std::memory_order_relaxed)) return;
       begin_group(g);
       run_group(g);
     }
   }
 
-private:
+ private:
   void begin_group(uint64_t g) {
     const uint32_t *grid = c_.args.grid;
     group_ = WorkGroup();
@@ -97,8 +92,7 @@ private:
       std::fill(shadow_.bytes.begin(), shadow_.bytes.end(), LdsByte());
       group_.shadow = &shadow_;
     }
-    for (uint32_t k = 0; k < c_.waves; ++k)
-      begin_wave(waves_.get()[k], k);
+    for (uint32_t k = 0; k < c_.waves; ++k) begin_wave(waves_.get()[k], k);
   }
 
   void begin_wave(Wave &w, uint32_t id) {
@@ -130,36 +124,30 @@ private:
       w.write64(s, reinterpret_cast<uint64_t>(p));
       s += 2;
     };
-    if (k.properties & 1) { // private segment buffer: scratch is architected, the descriptor is not used
+    if (k.properties & 1) {  // private segment buffer: scratch is architected, the descriptor is not used
       define(w, s, 4);
       s += 4;
     }
-    if (k.properties & 2)
-      pair(c_.packet);
-    if (k.properties & 4)
-      pair(c_.queue);
-    if (k.properties & 8)
-      pair(c_.kernarg);
-    if (k.properties & 16)
-      pair(nullptr); // dispatch id 0
-    if (k.properties & 32)
-      pair(nullptr); // flat scratch init
+    if (k.properties & 2) pair(c_.packet);
+    if (k.properties & 4) pair(c_.queue);
+    if (k.properties & 8) pair(c_.kernarg);
+    if (k.properties & 16) pair(nullptr);  // dispatch id 0
+    if (k.properties & 32) pair(nullptr);  // flat scratch init
     if (k.properties & 64) {
       define(w, s, 1);
       w.sgpr[s++] = c_.launch.scratch_bytes;
     }
-    for (unsigned p = 0; p < k.preload_dwords && s < k.user_sgprs(); ++p) { // preloaded kernel arguments
+    for (unsigned p = 0; p < k.preload_dwords && s < k.user_sgprs(); ++p) {  // preloaded kernel arguments
       define(w, s, 1);
       std::memcpy(&w.sgpr[s++], c_.kernarg + (k.preload_offset + p) * 4, 4);
     }
     s = k.user_sgprs();
     for (unsigned axis = 0; axis < 3; ++axis) {
-      if (!(k.rsrc2 >> (7 + axis) & 1))
-        continue;
+      if (!(k.rsrc2 >> (7 + axis) & 1)) continue;
       define(w, s, 1);
       w.sgpr[s++] = group_.id[axis];
     }
-    if (k.rsrc2 >> 10 & 1) { // work-group info: only the number of waves is of use
+    if (k.rsrc2 >> 10 & 1) {  // work-group info: only the number of waves is of use
       define(w, s, 1);
       w.sgpr[s++] = c_.waves;
     }
@@ -169,21 +157,18 @@ private:
     uint64_t exec = 0;
     for (unsigned l = 0; l < kLanes; ++l) {
       const uint32_t n = id * kLanes + l;
-      if (n >= c_.items)
-        break;
+      if (n >= c_.items) break;
       exec |= uint64_t(1) << l;
       w.vgpr[0][l] = n % b[0] | (n / b[0] % b[1]) << 10 | (n / b[0] / b[1]) << 20;
     }
     w.write64(kExec, exec);
     define(w, kExec, 2);
-    if (w.checks)
-      w.checks->vdef[0] = ~uint64_t(0);
+    if (w.checks) w.checks->vdef[0] = ~uint64_t(0);
   }
 
   static void define(Wave &w, unsigned index, unsigned n) {
     if (w.checks)
-      for (unsigned k = 0; k < n; ++k)
-        w.checks->sundef[index + k] = 0;
+      for (unsigned k = 0; k < n; ++k) w.checks->sundef[index + k] = 0;
   }
 
   void run_group(uint64_t g) {
@@ -196,24 +181,19 @@ private:
       const uint32_t turns = c_.options.seed ? 1 : c_.waves;
       for (uint32_t t = 0; t < turns; ++t) {
         Wave &v = w[(first + t) % c_.waves];
-        if (v.stop != Stop::Yield)
-          continue;
+        if (v.stop != Stop::Yield) continue;
         const uint64_t budget = c_.options.seed ? 1 + random() % 48 : c_.options.quantum ? c_.options.quantum : kBudget;
         const uint64_t ran = step(v, budget);
-        if (v.stop == Stop::EndProgram)
-          --alive;
-        if (v.stop == Stop::Barrier)
-          ++waiting;
+        if (v.stop == Stop::EndProgram) --alive;
+        if (v.stop == Stop::Barrier) ++waiting;
         if (!steps.empty() && (steps[v.id] += ran) > c_.options.max_steps)
           fail(v, "more than " + std::to_string(c_.options.max_steps) + " instructions in one wave (endless loop?)");
       }
-      if (c_.stop.load(std::memory_order_relaxed))
-        return;
-      if (waiting && waiting == alive) { // waves that have ended do not count
+      if (c_.stop.load(std::memory_order_relaxed)) return;
+      if (waiting && waiting == alive) {  // waves that have ended do not count
         ++group_.epoch;
         for (uint32_t k = 0; k < c_.waves; ++k)
-          if (w[k].stop == Stop::Barrier)
-            w[k].stop = Stop::Yield;
+          if (w[k].stop == Stop::Barrier) w[k].stop = Stop::Yield;
         waiting = 0;
       }
     }
@@ -283,7 +263,7 @@ void describe_registers(Context &c) {
   c.launch.sgprs = 102;
 }
 
-} // namespace
+}  // namespace
 
 uint32_t lds_limit(Arch a) { return a == Arch::gfx942 ? 65536 : 163840; }
 
@@ -332,8 +312,7 @@ Report launch(const CodeObject &object, const Kernel &kernel, const LaunchArgs &
     // A caller that knows no better gives whole mappings of the process, which hold these too: the map has no overlaps.
     auto add = [&](uint64_t begin, uint64_t end, const char *name, bool writable) {
       for (const Allocation &a : options.memory)
-        if (begin < a.end && end > a.begin)
-          return;
+        if (begin < a.end && end > a.begin) return;
       l.map.push_back({begin, end, name, writable});
     };
     // Explicit arguments are what the caller gave; a kernel that loads them in larger pieces may read up to the next 64
@@ -348,26 +327,21 @@ Report launch(const CodeObject &object, const Kernel &kernel, const LaunchArgs &
   uint32_t threads = options.threads ? options.threads : std::max(1u, std::thread::hardware_concurrency());
   threads = uint32_t(std::min<uint64_t>(threads, std::max<uint64_t>(c.groups, 1)));
   std::vector<std::unique_ptr<Runner>> runners;
-  for (uint32_t t = 0; t < threads; ++t)
-    runners.push_back(std::make_unique<Runner>(c));
+  for (uint32_t t = 0; t < threads; ++t) runners.push_back(std::make_unique<Runner>(c));
   auto body = [&](Runner &r) {
     try {
       r.run();
     } catch (...) {
       std::lock_guard<std::mutex> lock(c.mutex);
-      if (!c.error)
-        c.error = std::current_exception();
+      if (!c.error) c.error = std::current_exception();
       c.stop = true;
     }
   };
   std::vector<std::thread> pool;
-  for (uint32_t t = 1; t < threads; ++t)
-    pool.emplace_back(body, std::ref(*runners[t]));
+  for (uint32_t t = 1; t < threads; ++t) pool.emplace_back(body, std::ref(*runners[t]));
   body(*runners[0]);
-  for (std::thread &t : pool)
-    t.join();
-  if (c.error)
-    std::rethrow_exception(c.error);
+  for (std::thread &t : pool) t.join();
+  if (c.error) std::rethrow_exception(c.error);
 
   Report report;
   report.kernel = kernel.name;
@@ -375,25 +349,20 @@ Report launch(const CodeObject &object, const Kernel &kernel, const LaunchArgs &
   report.waves = c.groups * c.waves;
   report.lds_bytes = l.lds_bytes;
   report.pc_counts.assign(object.code.insts.size(), 0);
-  if (options.costs)
-    report.pc_memory.assign(object.code.insts.size(), 0);
+  if (options.costs) report.pc_memory.assign(object.code.insts.size(), 0);
   std::vector<Finding> findings;
   for (auto &r : runners) {
     Worker &w = r->worker();
     report.costs.add(w.costs);
-    for (size_t k = 0; k < w.pc_counts.size(); ++k)
-      report.pc_counts[k] += w.pc_counts[k];
-    for (size_t k = 0; k < w.pc_memory.size(); ++k)
-      report.pc_memory[k] += w.pc_memory[k];
+    for (size_t k = 0; k < w.pc_counts.size(); ++k) report.pc_counts[k] += w.pc_counts[k];
+    for (size_t k = 0; k < w.pc_memory.size(); ++k) report.pc_memory[k] += w.pc_memory[k];
     findings.insert(findings.end(), w.findings.begin(), w.findings.end());
   }
-  if (options.checks & check_bit(Check::Registers))
-    check_allocation(l, report.pc_counts, findings);
-  for (uint64_t n : report.pc_counts)
-    report.instructions += n;
+  if (options.checks & check_bit(Check::Registers)) check_allocation(l, report.pc_counts, findings);
+  for (uint64_t n : report.pc_counts) report.instructions += n;
   report.findings = spell_out(object, l, std::move(findings));
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

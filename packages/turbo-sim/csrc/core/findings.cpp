@@ -21,12 +21,10 @@ void Worker::find(Check check, const Wave &w, const Instruction &i, int lane, st
       ++f.times;
       return;
     }
-  if (launch->options->stop_on_finding)
-    throw Fault(std::string(check_name(check)) + " check: " + detail);
+  if (launch->options->stop_on_finding) throw Fault(std::string(check_name(check)) + " check: " + detail);
   Finding f;
   f.check = check;
-  for (unsigned d = 0; d < 3; ++d)
-    f.group[d] = w.group->id[d];
+  for (unsigned d = 0; d < 3; ++d) f.group[d] = w.group->id[d];
   f.wave = w.id;
   f.lane = lane;
   f.inst = i.index;
@@ -49,11 +47,9 @@ void check_allocation(const Launch &l, const std::vector<uint64_t> &pc_counts, s
   // VGPRs beyond the accumulators' offset are the accumulators' registers: fine for a kernel that uses none of those.
   bool accumulators = false;
   for (const Instruction &i : l.code->insts) {
-    if (!pc_counts[i.index])
-      continue;
+    if (!pc_counts[i.index]) continue;
     accumulators |= i.dst.kind == Kind::Agpr;
-    for (const Operand &o : i.src)
-      accumulators |= o.kind == Kind::Agpr;
+    for (const Operand &o : i.src) accumulators |= o.kind == Kind::Agpr;
   }
   const unsigned vgprs = accumulators ? l.vgprs : std::min(256u, l.vgprs + l.agprs);
   auto beyond = [&](const Operand &o) -> std::string {
@@ -65,14 +61,11 @@ void check_allocation(const Launch &l, const std::vector<uint64_t> &pc_counts, s
     return "";
   };
   for (const Instruction &i : l.code->insts) {
-    if (!pc_counts[i.index])
-      continue;
+    if (!pc_counts[i.index]) continue;
     std::string bad = beyond(i.dst);
     for (const Operand &o : i.src)
-      if (bad.empty())
-        bad = beyond(o);
-    if (bad.empty())
-      continue;
+      if (bad.empty()) bad = beyond(o);
+    if (bad.empty()) continue;
     Finding f{};
     f.check = Check::Registers;
     f.lane = -1;
@@ -89,11 +82,9 @@ std::vector<FindingText> spell_out(const CodeObject &object, const Launch &l, st
   std::map<std::pair<uint32_t, Check>, Finding> merged;
   for (Finding &f : findings) {
     auto [it, fresh] = merged.try_emplace({f.inst, f.check}, f);
-    if (fresh)
-      continue;
+    if (fresh) continue;
     const uint64_t times = it->second.times + f.times;
-    if (key(f) < key(it->second))
-      it->second = f;
+    if (key(f) < key(it->second)) it->second = f;
     it->second.times = times;
   }
   std::vector<FindingText> out;
@@ -106,8 +97,7 @@ std::vector<FindingText> spell_out(const CodeObject &object, const Launch &l, st
     t.source = object.source_of(i.offset_in_code);
     t.detail = f.detail;
     t.pc = i.offset_in_code;
-    for (unsigned d = 0; d < 3; ++d)
-      t.group[d] = f.group[d];
+    for (unsigned d = 0; d < 3; ++d) t.group[d] = f.group[d];
     t.wave = f.wave;
     t.lane = f.lane;
     t.times = f.times;
@@ -124,4 +114,4 @@ std::string FindingText::text() const {
          ": " + detail + (times > 1 ? " [" + std::to_string(times) + " times]" : "");
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -15,8 +15,7 @@ bool on(const Wave &w, Check c) { return w.worker->checks & check_bit(c); }
 
 bool inside(Wave &w, const Instruction &i, uint32_t addr, unsigned bytes, int lane, const char *what) {
   const WorkGroup &g = *w.group;
-  if (uint64_t(addr) + bytes <= g.lds_size)
-    return true;
+  if (uint64_t(addr) + bytes <= g.lds_size) return true;
   if (on(w, Check::Bounds))
     w.worker->find(Check::Bounds, w, i, lane,
                    std::to_string(bytes) + "-byte LDS " + what + " at " + std::to_string(addr) +
@@ -34,8 +33,7 @@ std::string place(const Wave &w, uint32_t inst) {
 /// Has the write recorded in `b` landed, as far as its own wave has made sure?
 bool landed(const LdsShadow &s, const LdsByte &b) {
   const WaveChecks *c = s.waves[b.writer - 1].checks;
-  if (!c || !b.write_serial)
-    return true;
+  if (!c || !b.write_serial) return true;
   return b.write_serial <= (b.dma ? c->vm_done : c->lgkm_done) || s.waves[b.writer - 1].stop == Stop::EndProgram;
 }
 
@@ -57,7 +55,7 @@ void note_read(Wave &w, const Instruction &i, uint32_t addr, unsigned bytes, int
       else if (!landed(*g.shadow, b))
         pending = &b;
     } else if (b.dma && !landed(*g.shadow, b)) {
-      pending = &b; // within a wave LDS instructions are in order, but DMA arrives by vmcnt
+      pending = &b;  // within a wave LDS instructions are in order, but DMA arrives by vmcnt
     }
     b.reader = b.read_epoch == epoch && b.reader != self ? uint16_t(0xffff) : self;
     b.read_epoch = epoch;
@@ -68,12 +66,10 @@ void note_read(Wave &w, const Instruction &i, uint32_t addr, unsigned bytes, int
     return "reads LDS byte " + std::to_string(offset) + " that wave " + std::to_string(b.writer - 1) + " writes " +
            place(w, b.write_inst);
   };
-  if (race && on(w, Check::Race))
-    w.worker->find(Check::Race, w, i, lane, text(*race) + ", with no barrier between");
+  if (race && on(w, Check::Race)) w.worker->find(Check::Race, w, i, lane, text(*race) + ", with no barrier between");
   if (pending && on(w, Check::Wait))
     w.worker->find(Check::Wait, w, i, lane, text(*pending) + ", before an s_waitcnt of that wave covers the write");
-  if (undefined && w.checks && lane >= 0)
-    w.checks->undefined_lanes |= uint64_t(1) << lane;
+  if (undefined && w.checks && lane >= 0) w.checks->undefined_lanes |= uint64_t(1) << lane;
 }
 
 void note_write(Wave &w, const Instruction &i, uint32_t addr, const void *data, unsigned bytes, int lane, bool atomic,
@@ -83,10 +79,9 @@ void note_write(Wave &w, const Instruction &i, uint32_t addr, const void *data, 
   const uint16_t self = uint16_t(w.id + 1);
   bool defined = true;
   if (w.checks && lane >= 0 && !dma) {
-    for (unsigned n = 1; n < 3; ++n) // data operands of DS instructions
+    for (unsigned n = 1; n < 3; ++n)  // data operands of DS instructions
       if (i.src[n].is_vector())
-        for (unsigned r = 0; r < i.src[n].dwords; ++r)
-          defined &= w.checks->vdef[i.src[n].reg + r] >> lane & 1;
+        for (unsigned r = 0; r < i.src[n].dwords; ++r) defined &= w.checks->vdef[i.src[n].reg + r] >> lane & 1;
   }
   const uint8_t *now = g.lds + addr, *next = static_cast<const uint8_t *>(data);
   const char *kind = nullptr;
@@ -115,29 +110,25 @@ void note_write(Wave &w, const Instruction &i, uint32_t addr, const void *data, 
   }
 }
 
-} // namespace
+}  // namespace
 
 void lds_read_checked(Wave &w, const Instruction &i, uint32_t addr, void *out, unsigned bytes, int lane) {
   if (!inside(w, i, addr, bytes, lane, "read")) {
     std::memset(out, 0, bytes);
     return;
   }
-  if (w.group->shadow)
-    note_read(w, i, addr, bytes, lane, false);
+  if (w.group->shadow) note_read(w, i, addr, bytes, lane, false);
   std::memcpy(out, w.group->lds + addr, bytes);
 }
 
 void lds_write_checked(Wave &w, const Instruction &i, uint32_t addr, const void *in, unsigned bytes, int lane) {
-  if (!inside(w, i, addr, bytes, lane, "write"))
-    return;
-  if (w.group->shadow)
-    note_write(w, i, addr, in, bytes, lane, false, false);
+  if (!inside(w, i, addr, bytes, lane, "write")) return;
+  if (w.group->shadow) note_write(w, i, addr, in, bytes, lane, false, false);
   std::memcpy(w.group->lds + addr, in, bytes);
 }
 
 uint8_t *lds_atomic_ptr(Wave &w, const Instruction &i, uint32_t addr, unsigned bytes, int lane) {
-  if (!inside(w, i, addr, bytes, lane, "atomic"))
-    return nullptr;
+  if (!inside(w, i, addr, bytes, lane, "atomic")) return nullptr;
   if (w.group->shadow) {
     note_read(w, i, addr, bytes, lane, true);
     note_write(w, i, addr, nullptr, bytes, lane, true, false);
@@ -146,11 +137,9 @@ uint8_t *lds_atomic_ptr(Wave &w, const Instruction &i, uint32_t addr, unsigned b
 }
 
 void deliver_lds(Wave &w, const Instruction &i, uint32_t addr, const void *data, unsigned bytes, int lane) {
-  if (!inside(w, i, addr, bytes, lane, "DMA write"))
-    return;
-  if (w.group->shadow)
-    note_write(w, i, addr, data, bytes, lane, false, true);
+  if (!inside(w, i, addr, bytes, lane, "DMA write")) return;
+  if (w.group->shadow) note_write(w, i, addr, data, bytes, lane, false, true);
   std::memcpy(w.group->lds + addr, data, bytes);
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -24,33 +24,27 @@ std::string describe(const Launch &l, uint64_t addr, unsigned bytes, Access a) {
   uint64_t distance = ~uint64_t(0);
   for (const Allocation &m : l.map) {
     const uint64_t d = addr < m.begin ? m.begin - addr : addr + bytes > m.end ? addr + bytes - m.end : 0;
-    if (d < distance)
-      distance = d, nearest = &m;
+    if (d < distance) distance = d, nearest = &m;
   }
-  if (!nearest || distance > (1u << 20))
-    return s + " is in no allocation";
+  if (!nearest || distance > (1u << 20)) return s + " is in no allocation";
   const std::string name = "'" + nearest->name + "' (" + std::to_string(nearest->end - nearest->begin) + " bytes)";
-  if (!distance)
-    return s + " writes the read-only " + name;
-  if (addr < nearest->begin)
-    return s + " begins " + std::to_string(nearest->begin - addr) + " bytes before " + name;
+  if (!distance) return s + " writes the read-only " + name;
+  if (addr < nearest->begin) return s + " begins " + std::to_string(nearest->begin - addr) + " bytes before " + name;
   return s + " ends " + std::to_string(distance) + " bytes past the end of " + name;
 }
 
-} // namespace
+}  // namespace
 
 uint8_t *global_ptr_checked(Wave &w, const Instruction &i, uint64_t addr, unsigned bytes, Access a, int lane) {
   Worker &worker = *w.worker;
   const std::vector<Allocation> &map = worker.launch->map;
-  if (map.empty())
-    return reinterpret_cast<uint8_t *>(addr);
+  if (map.empty()) return reinterpret_cast<uint8_t *>(addr);
   const Allocation *m = worker.last_hit;
   if (!m || addr < m->begin || addr + bytes > m->end) {
     auto it =
         std::upper_bound(map.begin(), map.end(), addr, [](uint64_t x, const Allocation &e) { return x < e.begin; });
     m = it == map.begin() ? nullptr : &*(it - 1);
-    if (m && (addr + bytes > m->end || addr + bytes < addr))
-      m = nullptr;
+    if (m && (addr + bytes > m->end || addr + bytes < addr)) m = nullptr;
   }
   if (!m || (a != Access::Load && !m->writable)) {
     worker.find(Check::Bounds, w, i, lane, describe(*worker.launch, addr, bytes, a));
@@ -66,8 +60,7 @@ uint8_t *scratch_ptr(Wave &w, const Instruction &i, uint32_t offset, unsigned by
                              std::to_string(offset) + ", the kernel has " +
                              std::to_string(w.worker->launch->scratch_bytes) + " bytes a lane";
     // There is nothing there to access, so this stops the launch when it cannot be a finding.
-    if (!(w.worker->checks & check_bit(Check::Bounds)))
-      throw Fault(text);
+    if (!(w.worker->checks & check_bit(Check::Bounds))) throw Fault(text);
     w.worker->find(Check::Bounds, w, i, lane, text);
     return nullptr;
   }
@@ -76,23 +69,15 @@ uint8_t *scratch_ptr(Wave &w, const Instruction &i, uint32_t offset, unsigned by
 
 uint64_t special_value(const Wave &w, SpecialReg r) {
   switch (r) {
-  case SpecialReg::SharedBase:
-    return kSharedAperture;
-  case SpecialReg::SharedLimit:
-    return kSharedAperture | 0xffffffff;
-  case SpecialReg::PrivateBase:
-    return kPrivateAperture;
-  case SpecialReg::PrivateLimit:
-    return kPrivateAperture | 0xffffffff;
-  case SpecialReg::Vccz:
-    return w.vcc() == 0;
-  case SpecialReg::Execz:
-    return w.exec() == 0;
-  case SpecialReg::Scc:
-    return w.scc;
-  default:
-    throw Fault("source operand src_pops_exiting_wave_id or src_lds_direct: not implemented");
+    case SpecialReg::SharedBase: return kSharedAperture;
+    case SpecialReg::SharedLimit: return kSharedAperture | 0xffffffff;
+    case SpecialReg::PrivateBase: return kPrivateAperture;
+    case SpecialReg::PrivateLimit: return kPrivateAperture | 0xffffffff;
+    case SpecialReg::Vccz: return w.vcc() == 0;
+    case SpecialReg::Execz: return w.exec() == 0;
+    case SpecialReg::Scc: return w.scc;
+    default: throw Fault("source operand src_pops_exiting_wave_id or src_lds_direct: not implemented");
   }
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -25,26 +25,20 @@ struct alignas(64) Lanes64 {
 };
 
 // --- scalar operands (SALU, SMEM, descriptors, uniform fields)
-// ----------------------------------------------------------
 /// Value of a Scalar, Constant, Literal or Special operand.
 uint64_t special_value(const Wave &, SpecialReg);
 inline uint32_t scalar32(const Wave &w, const Operand &o) {
-  if (o.kind == Kind::Scalar)
-    return w.sgpr[o.reg];
-  if (o.kind == Kind::Special)
-    return uint32_t(special_value(w, SpecialReg(o.reg)));
+  if (o.kind == Kind::Scalar) return w.sgpr[o.reg];
+  if (o.kind == Kind::Special) return uint32_t(special_value(w, SpecialReg(o.reg)));
   return uint32_t(o.value);
 }
 inline uint64_t scalar64(const Wave &w, const Operand &o) {
-  if (o.kind == Kind::Scalar)
-    return w.read64(o.reg);
-  if (o.kind == Kind::Special)
-    return special_value(w, SpecialReg(o.reg));
+  if (o.kind == Kind::Scalar) return w.read64(o.reg);
+  if (o.kind == Kind::Special) return special_value(w, SpecialReg(o.reg));
   return o.value;
 }
 
 // --- vector operands, raw bits
-// ------------------------------------------------------------------------------------------
 /// 64 lanes of src[n], one dword each, with DPP and SDWA applied, without neg/abs. May point into the register file.
 const uint32_t *src32(const Wave &, const Instruction &, unsigned n, Lanes &tmp);
 /// The same with neg/abs applied as sign-bit operations on f32.
@@ -59,7 +53,6 @@ const uint64_t *srcf64(const Wave &, const Instruction &, unsigned n, Lanes64 &t
 const uint32_t *row32(const Wave &, const Operand &, unsigned row, Lanes &tmp);
 
 // --- destinations
-// -------------------------------------------------------------------------------------------------------
 /// The lanes that a vector instruction writes: EXEC, less those that DPP row/bank masks or bound_ctrl leave alone.
 uint64_t write_mask(const Wave &, const Instruction &);
 /// dst = values under write_mask; SDWA dst_sel / dst_unused applied.
@@ -79,8 +72,7 @@ void write_lane_mask(Wave &, const Operand &sdst, uint64_t bits);
 struct LaneBits {
   uint32_t v[32];
   constexpr LaneBits() : v() {
-    for (unsigned l = 0; l < 32; ++l)
-      v[l] = 1u << l;
+    for (unsigned l = 0; l < 32; ++l) v[l] = 1u << l;
   }
 };
 alignas(64) inline constexpr LaneBits kLaneBits;
@@ -102,4 +94,4 @@ inline void merge(uint32_t *__restrict row, const uint32_t *__restrict values, u
   }
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -8,14 +8,12 @@ namespace {
 
 bool is_vector(const Instruction &i) {
   switch (i.cls) {
-  case InstClass::Valu:
-  case InstClass::Trans:
-  case InstClass::Mfma:
-  case InstClass::Lds:
-  case InstClass::Vmem:
-    return true;
-  default:
-    return false;
+    case InstClass::Valu:
+    case InstClass::Trans:
+    case InstClass::Mfma:
+    case InstClass::Lds:
+    case InstClass::Vmem: return true;
+    default: return false;
   }
 }
 
@@ -24,23 +22,18 @@ Instruction indexed(const Wave &w, const Instruction &i) {
   Instruction copy = i;
   const unsigned index = w.m0() & 0xff, which = w.m0() >> 12 & 15;
   auto shift = [&](Operand &o) {
-    if (o.kind != Kind::Vgpr)
-      return;
-    if (o.reg + index + o.dwords > 256)
-      throw Fault("VGPR index beyond v255");
+    if (o.kind != Kind::Vgpr) return;
+    if (o.reg + index + o.dwords > 256) throw Fault("VGPR index beyond v255");
     o.reg = uint16_t(o.reg + index);
   };
   for (unsigned k = 0; k < 3; ++k)
-    if (which >> k & 1)
-      shift(copy.src[k]);
-  if (which & 8)
-    shift(copy.dst);
+    if (which >> k & 1) shift(copy.src[k]);
+  if (which & 8) shift(copy.dst);
   return copy;
 }
 
 void execute(Wave &w, const Instruction &i) {
-  if (!w.checks)
-    return i.exec(w, i);
+  if (!w.checks) return i.exec(w, i);
   check_before(w, i);
   i.exec(w, i);
   check_after(w, i);
@@ -54,8 +47,7 @@ void run_careful(Wave &w, const Instruction *insts, uint64_t *counts, uint64_t &
     ++counts[w.pc];
     ++w.pc;
     if (special) {
-      if (w.mode.vskip && is_vector(i))
-        continue;
+      if (w.mode.vskip && is_vector(i)) continue;
       if (w.mode.gpr_idx_en && (i.cls == InstClass::Valu || i.cls == InstClass::Trans)) {
         execute(w, indexed(w, i));
         continue;
@@ -74,7 +66,7 @@ void run_fast(Wave &w, const Instruction *insts, uint64_t *counts, uint64_t &bud
   } while (--budget && w.stop == Stop::Running);
 }
 
-} // namespace
+}  // namespace
 
 uint64_t run_wave(Wave &w, uint64_t budget) {
   const uint64_t allowed = budget;
@@ -85,9 +77,8 @@ uint64_t run_wave(Wave &w, uint64_t budget) {
     run_careful(w, insts, counts, budget);
   else
     run_fast(w, insts, counts, budget);
-  if (w.stop == Stop::Running)
-    w.stop = Stop::Yield;
+  if (w.stop == Stop::Running) w.stop = Stop::Yield;
   return allowed - budget;
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

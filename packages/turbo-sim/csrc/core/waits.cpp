@@ -12,22 +12,20 @@
 namespace turbo_sim {
 namespace {
 
-constexpr unsigned kVmMax = 63, kLgkmMax = 15; // an instruction beyond the counter's range waits for the oldest
+constexpr unsigned kVmMax = 63, kLgkmMax = 15;  // an instruction beyond the counter's range waits for the oldest
 
 void write_now(Wave &w, const PendingRow &p) {
   if (p.scalar)
     w.sgpr[p.row] = p.data[0];
   else
     for (unsigned l = 0; l < kLanes; ++l)
-      if (p.mask >> l & 1)
-        w.vgpr[p.row][l] = p.data[l];
+      if (p.mask >> l & 1) w.vgpr[p.row][l] = p.data[l];
 }
 
 void land(Wave &w) {
   WaveChecks &c = *w.checks;
   auto done = [&](const PendingRow &p) {
-    if (p.vm > c.vm_done || p.lgkm > c.lgkm_done)
-      return false;
+    if (p.vm > c.vm_done || p.lgkm > c.lgkm_done) return false;
     write_now(w, p);
     return true;
   };
@@ -35,28 +33,24 @@ void land(Wave &w) {
 }
 
 void wait_vm(WaveChecks &c, unsigned n) {
-  if (c.vm_issued - c.vm_done > n)
-    c.vm_done = c.vm_issued - n;
+  if (c.vm_issued - c.vm_done > n) c.vm_done = c.vm_issued - n;
 }
 
 void wait_lgkm(WaveChecks &c, unsigned n) {
   const uint32_t outstanding = c.lgkm_issued - c.lgkm_done;
-  if (outstanding <= n)
-    return;
+  if (outstanding <= n) return;
   // With scalar loads under way, a count above zero says nothing about which have returned.
-  if (n && c.smem_last > c.lgkm_done)
-    return;
+  if (n && c.smem_last > c.lgkm_done) return;
   c.lgkm_done = c.lgkm_issued - n;
 }
 
-} // namespace
+}  // namespace
 
 void land_loads(Wave &w, unsigned imm) {
   WaveChecks &c = *w.checks;
   wait_vm(c, (imm & 15) | (imm >> 14 & 3) << 4);
   wait_lgkm(c, imm >> 8 & 15);
-  if (!c.pending.empty())
-    land(w);
+  if (!c.pending.empty()) land(w);
 }
 
 void land_all(Wave &w) {
@@ -69,31 +63,22 @@ void count_memory(Wave &w, const Instruction &i) {
   WaveChecks &c = *w.checks;
   c.vm_serial = c.lgkm_serial = 0;
   switch (i.format) {
-  case Format::MUBUF:
-  case Format::MTBUF:
-  case Format::GLOBAL:
-  case Format::SCRATCH:
-  case Format::FLAT:
-    if (i.op == Op::buffer_inv)
-      break; // not counted
-    c.vm_serial = ++c.vm_issued;
-    if (i.format == Format::FLAT)
-      c.lgkm_serial = ++c.lgkm_issued;
-    break;
-  case Format::DS:
-    c.lgkm_serial = ++c.lgkm_issued;
-    break;
-  case Format::SMEM:
-    c.lgkm_serial = c.smem_last = ++c.lgkm_issued;
-    break;
-  default:
-    return;
+    case Format::MUBUF:
+    case Format::MTBUF:
+    case Format::GLOBAL:
+    case Format::SCRATCH:
+    case Format::FLAT:
+      if (i.op == Op::buffer_inv) break;  // not counted
+      c.vm_serial = ++c.vm_issued;
+      if (i.format == Format::FLAT) c.lgkm_serial = ++c.lgkm_issued;
+      break;
+    case Format::DS: c.lgkm_serial = ++c.lgkm_issued; break;
+    case Format::SMEM: c.lgkm_serial = c.smem_last = ++c.lgkm_issued; break;
+    default: return;
   }
-  if (c.vm_issued - c.vm_done > kVmMax)
-    wait_vm(c, kVmMax), land(w);
+  if (c.vm_issued - c.vm_done > kVmMax) wait_vm(c, kVmMax), land(w);
   // All older ones must have returned to make room; for scalar loads this cannot be told, so only LDS is moved on.
-  if (c.lgkm_issued - c.lgkm_done > kLgkmMax)
-    wait_lgkm(c, kLgkmMax), land(w);
+  if (c.lgkm_issued - c.lgkm_done > kLgkmMax) wait_lgkm(c, kLgkmMax), land(w);
 }
 
 void deliver_vgpr(Wave &w, const Instruction &i, unsigned row, const uint32_t *values, uint64_t mask) {
@@ -134,4 +119,4 @@ void deliver_sgpr(Wave &w, const Instruction &i, unsigned index, uint32_t value)
   w.sgpr[index] = value;
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

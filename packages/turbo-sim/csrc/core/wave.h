@@ -23,10 +23,10 @@ constexpr uint64_t kPrivateAperture = 0x0200'0000'0000'0000ull;
 /// outputs (0 flush both, 3 keep both).
 struct Mode {
   uint32_t raw = 0;
-  uint8_t round32 = 0, round64 = 0; // round64 and denorm64 also govern f16
+  uint8_t round32 = 0, round64 = 0;  // round64 and denorm64 also govern f16
   uint8_t denorm32 = 3, denorm64 = 3;
   bool dx10_clamp = true, ieee = true, fp16_ovfl = false;
-  bool gpr_idx_en = false, vskip = false; // handled by the run loop
+  bool gpr_idx_en = false, vskip = false;  // handled by the run loop
   void set(uint32_t bits);
 };
 
@@ -41,21 +41,20 @@ struct Wave {
   // --- registers ---------------------------------------------------------------------------------------------------
   // Scalars lie at their operand encoding, so VCC, M0 and EXEC need no special case as operands.
   alignas(64) uint32_t sgpr[128];
-  uint32_t pc = 0;  // index of the next instruction in Code::insts; a branch handler assigns it
-  uint32_t scc = 0; // 0 or 1
+  uint32_t pc = 0;   // index of the next instruction in Code::insts; a branch handler assigns it
+  uint32_t scc = 0;  // 0 or 1
   Mode mode;
   Stop stop = Stop::Running;
 
   // --- where it runs -----------------------------------------------------------------------------------------------
-  uint32_t id = 0;              // wave number in the work-group
-  WorkGroup *group = nullptr;   // LDS, group ids
-  Worker *worker = nullptr;     // per-thread services: memory map, findings, costs
-  WaveChecks *checks = nullptr; // null when all register and wait checks are off
-  uint8_t *scratch = nullptr;   // scratch_stride bytes per lane: lane l's byte b is scratch[l * scratch_stride + b]
+  uint32_t id = 0;               // wave number in the work-group
+  WorkGroup *group = nullptr;    // LDS, group ids
+  Worker *worker = nullptr;      // per-thread services: memory map, findings, costs
+  WaveChecks *checks = nullptr;  // null when all register and wait checks are off
+  uint8_t *scratch = nullptr;    // scratch_stride bytes per lane: lane l's byte b is scratch[l * scratch_stride + b]
   uint32_t scratch_stride = 0;
 
   // --- vector registers: [row][lane]; AGPR n is row 256 + n
-  // ------------------------------------------------------------
   alignas(64) uint32_t vgpr[512][kLanes];
 
   uint64_t read64(unsigned index) const {
@@ -69,4 +68,4 @@ struct Wave {
   uint32_t m0() const { return sgpr[kM0]; }
 };
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

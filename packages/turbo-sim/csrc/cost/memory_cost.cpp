@@ -15,12 +15,11 @@ uint32_t group_cycles(const uint32_t *dwords, unsigned n, unsigned banks) {
   const unsigned distinct = unsigned(std::unique(sorted, sorted + n) - sorted);
   uint8_t busy[64] = {};
   uint32_t worst = 0;
-  for (unsigned k = 0; k < distinct; ++k)
-    worst = std::max<uint32_t>(worst, ++busy[sorted[k] % banks]);
+  for (unsigned k = 0; k < distinct; ++k) worst = std::max<uint32_t>(worst, ++busy[sorted[k] % banks]);
   return worst;
 }
 
-} // namespace
+}  // namespace
 
 LdsCost lds_cost(Arch arch, const uint32_t *addr, uint64_t mask, unsigned bytes) {
   const unsigned banks = arch == Arch::gfx950 ? 64 : 32;
@@ -31,14 +30,11 @@ LdsCost lds_cost(Arch arch, const uint32_t *addr, uint64_t mask, unsigned bytes)
   for (unsigned first = 0; first < kLanes; first += lanes_at_once) {
     unsigned n = 0;
     for (unsigned l = first; l < std::min(first + lanes_at_once, kLanes); ++l) {
-      if (!(mask >> l & 1))
-        continue;
+      if (!(mask >> l & 1)) continue;
       const uint32_t end = (addr[l] + bytes - 1) / 4;
-      for (uint32_t d = addr[l] / 4; d <= end && n < kLanes * 4; ++d)
-        dwords[n++] = d;
+      for (uint32_t d = addr[l] / 4; d <= end && n < kLanes * 4; ++d) dwords[n++] = d;
     }
-    if (!n)
-      continue;
+    if (!n) continue;
     cost.cycles += group_cycles(dwords, n, banks);
     ++cost.ideal;
   }
@@ -52,8 +48,7 @@ uint32_t segments_touched(const uint64_t *addr, uint64_t mask, unsigned bytes) {
   for (uint64_t m = mask; m; m &= m - 1) {
     const unsigned l = unsigned(std::countr_zero(m));
     for (uint64_t s = addr[l] / 64; s <= (addr[l] + bytes - 1) / 64; ++s)
-      if (s != last)
-        seen[n++] = last = s;
+      if (s != last) seen[n++] = last = s;
   }
   std::sort(seen, seen + n);
   return uint32_t(std::unique(seen, seen + n) - seen);
@@ -72,11 +67,10 @@ void count_vmem(Wave &w, const uint64_t *addr, uint64_t mask, unsigned bytes, Ac
   Costs &costs = w.worker->costs;
   const uint64_t asked = uint64_t(std::popcount(mask)) * bytes;
   (a == Access::Load ? costs.vmem_load_bytes : costs.vmem_store_bytes) += asked;
-  if (a == Access::Atomic)
-    costs.atomics += unsigned(std::popcount(mask));
+  if (a == Access::Atomic) costs.atomics += unsigned(std::popcount(mask));
   const uint32_t segments = segments_touched(addr, mask, bytes);
   costs.vmem_segments += segments;
   w.worker->count_memory_cycles(w, segments);
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

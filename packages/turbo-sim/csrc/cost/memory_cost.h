@@ -22,4 +22,4 @@ uint32_t segments_touched(const uint64_t *addr, uint64_t mask, unsigned bytes);
 void count_lds(Wave &, const uint32_t *addr, uint64_t mask, unsigned bytes);
 void count_vmem(Wave &, const uint64_t *addr, uint64_t mask, unsigned bytes, Access);
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

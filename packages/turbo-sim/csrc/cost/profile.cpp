@@ -11,30 +11,18 @@ namespace {
 
 const char *class_name(const Instruction &i) {
   switch (i.cls) {
-  case InstClass::Salu:
-    return "salu";
-  case InstClass::Smem:
-    return "smem";
-  case InstClass::Branch:
-    return "branch";
-  case InstClass::Wait:
-    return "wait";
-  case InstClass::Barrier:
-    return "barrier";
-  case InstClass::Message:
-    return "message";
-  case InstClass::Valu:
-    return "valu";
-  case InstClass::Trans:
-    return "trans";
-  case InstClass::Mfma:
-    return "mfma";
-  case InstClass::Lds:
-    return "lds";
-  case InstClass::Vmem:
-    return "vmem";
-  default:
-    return "other";
+    case InstClass::Salu: return "salu";
+    case InstClass::Smem: return "smem";
+    case InstClass::Branch: return "branch";
+    case InstClass::Wait: return "wait";
+    case InstClass::Barrier: return "barrier";
+    case InstClass::Message: return "message";
+    case InstClass::Valu: return "valu";
+    case InstClass::Trans: return "trans";
+    case InstClass::Mfma: return "mfma";
+    case InstClass::Lds: return "lds";
+    case InstClass::Vmem: return "vmem";
+    default: return "other";
   }
 }
 
@@ -47,14 +35,14 @@ void occupancy(const DeviceModel &d, const Kernel &k, const Report &r, Profile &
   unsigned by_lds = d.max_waves;
   if (r.lds_bytes) {
     const uint32_t each = (r.lds_bytes + d.lds_granule - 1) / d.lds_granule * d.lds_granule;
-    const uint64_t waves = d.lds_bytes / std::max(1u, each) * waves_per_group; // per compute unit
+    const uint64_t waves = d.lds_bytes / std::max(1u, each) * waves_per_group;  // per compute unit
     by_lds = unsigned(std::min<uint64_t>(d.max_waves, std::max<uint64_t>(1, waves / d.simds)));
   }
   p.waves_per_simd = std::min(by_registers, by_lds);
   p.occupancy_limit = p.waves_per_simd == d.max_waves ? "none" : by_registers <= by_lds ? "registers" : "lds";
 }
 
-} // namespace
+}  // namespace
 
 const DeviceModel &device_model(Arch arch) {
   // Compute units: CDNA3 and CDNA4 white papers. LDS granules and banks: ISA manuals.
@@ -63,28 +51,22 @@ const DeviceModel &device_model(Arch arch) {
 }
 
 unsigned issue_cycles(Arch arch, const Instruction &i) {
-  if (is_matrix(i))
-    return 4 * mfma_passes(arch, i);
+  if (is_matrix(i)) return 4 * mfma_passes(arch, i);
   switch (i.cls) {
-  case InstClass::Mfma:
-  case InstClass::Valu:
-    return 4; // 64 lanes, 16 a cycle
-  case InstClass::Trans:
-    return 16; // quarter rate
-  default:
-    return 1;
+    case InstClass::Mfma:
+    case InstClass::Valu: return 4;    // 64 lanes, 16 a cycle
+    case InstClass::Trans: return 16;  // quarter rate
+    default: return 1;
   }
 }
 
 Profile profile(const CodeObject &object, const Kernel &kernel, const Report &r, unsigned hot) {
   Profile p;
   const DeviceModel &d = device_model(object.arch);
-  for (const char *unit : {"mfma", "valu", "salu", "lds", "vmem"})
-    p.unit_cycles[unit] = 0;
+  for (const char *unit : {"mfma", "valu", "salu", "lds", "vmem"}) p.unit_cycles[unit] = 0;
   for (const Instruction &i : object.code.insts) {
     const uint64_t n = i.index < r.pc_counts.size() ? r.pc_counts[i.index] : 0;
-    if (!n)
-      continue;
+    if (!n) continue;
     const char *name = class_name(i);
     p.instructions[is_matrix(i) || i.cls != InstClass::Mfma ? name : "valu"] += n;
     HotInstruction h{i.index, n, n * issue_cycles(object.arch, i),
@@ -111,8 +93,7 @@ Profile profile(const CodeObject &object, const Kernel &kernel, const Report &r,
     const double lanes =
         per_simd ? double(std::min<uint64_t>(d.simds, std::max<uint64_t>(1, waves_per_group * groups_per_unit))) : 1.0;
     p.bound[unit] = double(cycles) / (p.units_used * lanes);
-    if (p.bound[unit] > p.bound_cycles)
-      p.bound_cycles = p.bound[unit], p.limit = unit;
+    if (p.bound[unit] > p.bound_cycles) p.bound_cycles = p.bound[unit], p.limit = unit;
   }
   occupancy(d, kernel, r, p);
   // Hot: issue cycles, with what LDS conflicts and further segments add.
@@ -120,9 +101,8 @@ Profile profile(const CodeObject &object, const Kernel &kernel, const Report &r,
   std::sort(p.hot.begin(), p.hot.end(), [&](const HotInstruction &a, const HotInstruction &b) {
     return weight(a) != weight(b) ? weight(a) > weight(b) : a.index < b.index;
   });
-  if (p.hot.size() > hot)
-    p.hot.resize(hot);
+  if (p.hot.size() > hot) p.hot.resize(hot);
   return p;
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

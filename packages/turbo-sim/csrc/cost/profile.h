@@ -10,7 +10,7 @@ namespace turbo_sim {
 
 /// Device numbers that the bounds divide by (full-size parts: MI300X, MI355X).
 struct DeviceModel {
-  unsigned compute_units, simds = 4, max_waves = 8; // waves per SIMD
+  unsigned compute_units, simds = 4, max_waves = 8;  // waves per SIMD
   uint32_t lds_bytes, lds_granule;
   unsigned lds_banks;
   unsigned l1_bytes_per_cycle = 64;
@@ -19,20 +19,20 @@ const DeviceModel &device_model(Arch);
 
 struct HotInstruction {
   uint32_t index = 0;
-  uint64_t times = 0, cycles = 0, memory = 0; // issue cycles; LDS conflict cycles or VMEM segments
+  uint64_t times = 0, cycles = 0, memory = 0;  // issue cycles; LDS conflict cycles or VMEM segments
 };
 
 struct Profile {
-  std::map<std::string, uint64_t> instructions; // by class, wave-instructions
-  std::map<std::string, uint64_t> mfma;         // by mnemonic
-  std::map<std::string, uint64_t> unit_cycles;  // summed over the device: mfma, valu, salu, lds, vmem
-  std::map<std::string, double> bound;          // cycles per unit when work is spread evenly over the compute units
-  std::string limit;                            // unit with the largest bound
+  std::map<std::string, uint64_t> instructions;  // by class, wave-instructions
+  std::map<std::string, uint64_t> mfma;          // by mnemonic
+  std::map<std::string, uint64_t> unit_cycles;   // summed over the device: mfma, valu, salu, lds, vmem
+  std::map<std::string, double> bound;           // cycles per unit when work is spread evenly over the compute units
+  std::string limit;                             // unit with the largest bound
   double bound_cycles = 0;
-  unsigned units_used = 0; // compute units that get a work-group
+  unsigned units_used = 0;  // compute units that get a work-group
   unsigned waves_per_simd = 0;
   std::string occupancy_limit;
-  std::vector<HotInstruction> hot; // by issue cycles, descending
+  std::vector<HotInstruction> hot;  // by issue cycles, descending
 };
 
 Profile profile(const CodeObject &, const Kernel &, const Report &, unsigned hot = 20);
@@ -43,4 +43,4 @@ unsigned issue_cycles(Arch, const Instruction &);
 /// Report, profile and hot instructions as one JSON object.
 std::string profile_json(const CodeObject &, const Kernel &, const Report &, unsigned hot = 20);
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

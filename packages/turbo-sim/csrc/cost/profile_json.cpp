@@ -28,32 +28,34 @@ std::string json(double v) {
 }
 
 class Object {
-public:
-  template <class T> void add(const char *key, const T &v) { raw(key, json(v)); }
+ public:
+  template <class T>
+  void add(const char *key, const T &v) {
+    raw(key, json(v));
+  }
   void text(const char *key, const std::string &v) { raw(key, quoted(v)); }
   void raw(const std::string &key, const std::string &v) {
     body_ += (body_.empty() ? "" : ", ") + quoted(key) + ": " + v;
   }
-  template <class T> void map(const char *key, const std::map<std::string, T> &m) {
+  template <class T>
+  void map(const char *key, const std::map<std::string, T> &m) {
     Object o;
-    for (const auto &[name, v] : m)
-      o.raw(name, json(v));
+    for (const auto &[name, v] : m) o.raw(name, json(v));
     raw(key, o.str());
   }
   std::string str() const { return "{" + body_ + "}"; }
 
-private:
+ private:
   std::string body_;
 };
 
 std::string list(const std::vector<std::string> &items) {
   std::string s;
-  for (const std::string &i : items)
-    s += (s.empty() ? "" : ", ") + i;
+  for (const std::string &i : items) s += (s.empty() ? "" : ", ") + i;
   return "[" + s + "]";
 }
 
-} // namespace
+}  // namespace
 
 std::string profile_json(const CodeObject &object, const Kernel &k, const Report &r, unsigned hot) {
   const Profile p = profile(object, k, r, hot);
@@ -104,10 +106,9 @@ std::string profile_json(const CodeObject &object, const Kernel &k, const Report
   }
   o.raw("hot", list(rows));
   std::vector<std::string> findings;
-  for (const FindingText &f : r.findings)
-    findings.push_back(quoted(f.text()));
+  for (const FindingText &f : r.findings) findings.push_back(quoted(f.text()));
   o.raw("findings", list(findings));
   return o.str();
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -10,18 +10,15 @@ namespace turbo_sim {
 namespace {
 
 // --- branches
-// -------------------------------------------------------------------------------------------------------------
 
 void jump(Wave &w, const Instruction &i) {
-  if (i.target < 0)
-    throw Fault("branch to an address that is not an instruction");
+  if (i.target < 0) throw Fault("branch to an address that is not an instruction");
   w.pc = uint32_t(i.target);
 }
 
-#define BRANCH_IF(cond)                                                                                                \
-  [](Wave &w, const Instruction &i) {                                                                                  \
-    if (cond)                                                                                                          \
-      jump(w, i);                                                                                                      \
+#define BRANCH_IF(cond)               \
+  [](Wave &w, const Instruction &i) { \
+    if (cond) jump(w, i);             \
   }
 
 uint64_t next_address(const Wave &w) {
@@ -60,24 +57,21 @@ void branches(Registry &r) {
 }
 
 // --- waits and hints
-// ------------------------------------------------------------------------------------------------------
 
 void nothing(Wave &, const Instruction &) {}
 
 void waits(Registry &r) {
   r.set(Op::s_waitcnt, [](Wave &w, const Instruction &i) {
-    if (w.checks)
-      land_loads(w, unsigned(i.imm) & 0xffff);
+    if (w.checks) land_loads(w, unsigned(i.imm) & 0xffff);
   });
   r.set(Op::s_barrier, [](Wave &w, const Instruction &) { w.stop = Stop::Barrier; });
-  r.set(Op::s_sleep, [](Wave &w, const Instruction &) { w.stop = Stop::Yield; }); // lets the other waves run
+  r.set(Op::s_sleep, [](Wave &w, const Instruction &) { w.stop = Stop::Yield; });  // lets the other waves run
   for (Op op : {Op::s_nop, Op::s_setprio, Op::s_sethalt, Op::s_icache_inv, Op::s_incperflevel, Op::s_decperflevel,
                 Op::s_ttracedata, Op::s_wakeup})
     r.set(op, nothing);
 }
 
 // --- MODE and hardware registers
-// --------------------------------------------------------------------------------------------
 
 enum HwReg : unsigned {
   kMode = 1,
@@ -99,56 +93,47 @@ struct HwField {
 
 /// Modes that the run loop must see at once: leave the fast loop.
 void mode_changed(Wave &w) {
-  if (w.stop == Stop::Running)
-    w.stop = Stop::Yield;
+  if (w.stop == Stop::Running) w.stop = Stop::Yield;
 }
 
 void set_mode(Wave &w, uint32_t bits) {
   const bool special = w.mode.gpr_idx_en || w.mode.vskip;
   w.mode.set(bits);
-  if (special || w.mode.gpr_idx_en || w.mode.vskip)
-    mode_changed(w);
+  if (special || w.mode.gpr_idx_en || w.mode.vskip) mode_changed(w);
 }
 
 void getreg(Wave &w, const Instruction &i) {
   const HwField f(i);
-  uint32_t v = 0; // HW_ID, XCC_ID: the simulated device has one of each
-  if (f.id == kMode)
-    v = w.mode.raw;
-  if (f.id == kStatus)
-    v = w.scc | uint32_t(!w.exec()) << 9 | uint32_t(!w.vcc()) << 10;
-  if (f.id == kLdsAlloc)
-    v = (w.group->lds_size / 256) << 12;
+  uint32_t v = 0;  // HW_ID, XCC_ID: the simulated device has one of each
+  if (f.id == kMode) v = w.mode.raw;
+  if (f.id == kStatus) v = w.scc | uint32_t(!w.exec()) << 9 | uint32_t(!w.vcc()) << 10;
+  if (f.id == kLdsAlloc) v = (w.group->lds_size / 256) << 12;
   w.sgpr[i.dst.reg] = (v & f.mask()) >> f.offset;
 }
 
 void setreg(Wave &w, const Instruction &i) {
   const HwField f(i);
-  if (f.id == kTrapsts)
-    return; // no traps: exception flags are not kept
+  if (f.id == kTrapsts) return;  // no traps: exception flags are not kept
   const uint32_t v = scalar32(w, i.src[0]) << f.offset;
   set_mode(w, (w.mode.raw & ~f.mask()) | (v & f.mask()));
 }
 
 Handler select_getreg(const Instruction &i) {
   switch (HwField(i).id) {
-  case kMode:
-  case kStatus:
-  case kTrapsts:
-  case kHwId:
-  case kLdsAlloc:
-  case kIbSts:
-  case kXccId:
-    return getreg;
-  default:
-    throw NotImplemented(hwreg_text(unsigned(i.imm) & 0xffff));
+    case kMode:
+    case kStatus:
+    case kTrapsts:
+    case kHwId:
+    case kLdsAlloc:
+    case kIbSts:
+    case kXccId: return getreg;
+    default: throw NotImplemented(hwreg_text(unsigned(i.imm) & 0xffff));
   }
 }
 
 Handler select_setreg(const Instruction &i) {
   const unsigned id = HwField(i).id;
-  if (id != kMode && id != kTrapsts)
-    throw NotImplemented(hwreg_text(unsigned(i.imm) & 0xffff));
+  if (id != kMode && id != kTrapsts) throw NotImplemented(hwreg_text(unsigned(i.imm) & 0xffff));
   return setreg;
 }
 
@@ -174,7 +159,7 @@ void modes(Registry &r) {
   });
 }
 
-} // namespace
+}  // namespace
 
 void Mode::set(uint32_t bits) {
   raw = bits;
@@ -195,4 +180,4 @@ void register_control(Registry &r) {
   modes(r);
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -6,20 +6,20 @@ namespace turbo_sim {
 namespace {
 
 // --- reads
-// ------------------------------------------------------------------------------------------------------------------
 
-template <unsigned N> void read_rows(Wave &w, const Instruction &i, uint32_t offset, uint64_t mask, Rows<N> &out) {
+template <unsigned N>
+void read_rows(Wave &w, const Instruction &i, uint32_t offset, uint64_t mask, Rows<N> &out) {
   const LdsAddresses a(w, i, offset);
   for_lanes(mask, [&](unsigned l) {
     uint32_t d[N];
     lds_read(w, i, a.at[l], d, N * 4, int(l));
-    for (unsigned k = 0; k < N; ++k)
-      out.v[k][l] = d[k];
+    for (unsigned k = 0; k < N; ++k) out.v[k][l] = d[k];
   });
   a.count(w, mask, N * 4);
 }
 
-template <unsigned N> void read(Wave &w, const Instruction &i) {
+template <unsigned N>
+void read(Wave &w, const Instruction &i) {
   const uint64_t mask = w.exec();
   Rows<N> out;
   read_rows(w, i, uint32_t(i.offset), mask, out);
@@ -27,7 +27,8 @@ template <unsigned N> void read(Wave &w, const Instruction &i) {
 }
 
 /// Two addresses; offsets count elements, or 64 elements.
-template <unsigned N, unsigned Scale> void read2(Wave &w, const Instruction &i) {
+template <unsigned N, unsigned Scale>
+void read2(Wave &w, const Instruction &i) {
   const uint64_t mask = w.exec();
   Rows<N> first, second;
   read_rows(w, i, i.offset0 * Scale * N * 4u, mask, first);
@@ -37,7 +38,8 @@ template <unsigned N, unsigned Scale> void read2(Wave &w, const Instruction &i) 
 }
 
 /// T: uint8_t, int8_t, uint16_t, int16_t: zero or sign extended by the conversion.
-template <class T> void read_small(Wave &w, const Instruction &i) {
+template <class T>
+void read_small(Wave &w, const Instruction &i) {
   const uint64_t mask = w.exec();
   const LdsAddresses a(w, i, uint32_t(i.offset));
   Rows<1> out;
@@ -51,30 +53,34 @@ template <class T> void read_small(Wave &w, const Instruction &i) {
 }
 
 // --- writes
-// -----------------------------------------------------------------------------------------------------------------
 
-template <unsigned N> void write_rows(Wave &w, const Instruction &i, uint32_t offset, const Operand &data) {
+template <unsigned N>
+void write_rows(Wave &w, const Instruction &i, uint32_t offset, const Operand &data) {
   const uint64_t mask = w.exec();
   const LdsAddresses a(w, i, offset);
   const uint32_t (*rows)[kLanes] = &w.vgpr[data.reg];
   for_lanes(mask, [&](unsigned l) {
     uint32_t d[N];
-    for (unsigned k = 0; k < N; ++k)
-      d[k] = rows[k][l];
+    for (unsigned k = 0; k < N; ++k) d[k] = rows[k][l];
     lds_write(w, i, a.at[l], d, N * 4, int(l));
   });
   a.count(w, mask, N * 4);
 }
 
-template <unsigned N> void write(Wave &w, const Instruction &i) { write_rows<N>(w, i, uint32_t(i.offset), i.src[1]); }
+template <unsigned N>
+void write(Wave &w, const Instruction &i) {
+  write_rows<N>(w, i, uint32_t(i.offset), i.src[1]);
+}
 
-template <unsigned N, unsigned Scale> void write2(Wave &w, const Instruction &i) {
+template <unsigned N, unsigned Scale>
+void write2(Wave &w, const Instruction &i) {
   write_rows<N>(w, i, i.offset0 * Scale * N * 4u, i.src[1]);
   write_rows<N>(w, i, i.offset1 * Scale * N * 4u, i.src[2]);
 }
 
 /// Byte or half, from the low or (d16_hi) the high half of the register.
-template <class T, unsigned Shift> void write_small(Wave &w, const Instruction &i) {
+template <class T, unsigned Shift>
+void write_small(Wave &w, const Instruction &i) {
   const uint64_t mask = w.exec();
   const LdsAddresses a(w, i, uint32_t(i.offset));
   const uint32_t *data = w.vgpr[i.src[1].reg];
@@ -86,9 +92,9 @@ template <class T, unsigned Shift> void write_small(Wave &w, const Instruction &
 }
 
 /// GDS is another memory, which compilers for these architectures do not use.
-template <Handler H> Handler lds_only(const Instruction &i) {
-  if (i.gds)
-    throw NotImplemented("gds");
+template <Handler H>
+Handler lds_only(const Instruction &i) {
+  if (i.gds) throw NotImplemented("gds");
   return H;
 }
 
@@ -96,7 +102,7 @@ Handler refuse_d16(const Instruction &) {
   throw NotImplemented("d16 load: whether the other half of the register survives depends on SRAM ECC");
 }
 
-} // namespace
+}  // namespace
 
 void register_ds(Registry &r) {
   r.select(Op::ds_read_b32, lds_only<read<1>>);
@@ -131,4 +137,4 @@ void register_ds(Registry &r) {
   register_ds_lanes(r);
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -6,12 +6,11 @@
 namespace turbo_sim {
 namespace {
 
-template <class T> T lane_value(const Wave &w, const Operand &o, unsigned lane) {
-  if (!o.present())
-    return 0;
+template <class T>
+T lane_value(const Wave &w, const Operand &o, unsigned lane) {
+  if (!o.present()) return 0;
   T v = w.vgpr[o.reg][lane];
-  if constexpr (sizeof(T) == 8)
-    v |= T(w.vgpr[o.reg + 1][lane]) << 32;
+  if constexpr (sizeof(T) == 8) v |= T(w.vgpr[o.reg + 1][lane]) << 32;
   return v;
 }
 
@@ -19,47 +18,43 @@ template <class T> T lane_value(const Wave &w, const Operand &o, unsigned lane) 
 template <class T, atomics::Next<T> F>
 void atomic_at(Wave &w, const Instruction &i, uint32_t offset, const Operand &a, const Operand &b, unsigned first) {
   constexpr unsigned kDwords = sizeof(T) / 4;
-  if (i.gds)
-    throw Fault("gds: not implemented");
+  if (i.gds) throw Fault("gds: not implemented");
   const uint64_t mask = w.exec();
   const LdsAddresses at(w, i, offset);
   Rows<kDwords> out;
   for_lanes(mask, [&](unsigned l) {
-    if (at.at[l] % sizeof(T))
-      throw Fault("LDS atomic at the misaligned address " + std::to_string(at.at[l]));
+    if (at.at[l] % sizeof(T)) throw Fault("LDS atomic at the misaligned address " + std::to_string(at.at[l]));
     uint8_t *p = lds_atomic_ptr(w, i, at.at[l], sizeof(T), int(l));
-    if (!p)
-      return;
+    if (!p) return;
     T old;
     std::memcpy(&old, p, sizeof old);
     const T next = F(old, lane_value<T>(w, a, l), lane_value<T>(w, b, l));
     std::memcpy(p, &next, sizeof next);
     out.v[0][l] = uint32_t(old);
-    if constexpr (kDwords == 2)
-      out.v[1][l] = uint32_t(old >> 32);
+    if constexpr (kDwords == 2) out.v[1][l] = uint32_t(old >> 32);
   });
   at.count(w, mask, sizeof(T));
-  if (w.worker->costs_on)
-    w.worker->costs.atomics += unsigned(std::popcount(mask));
-  if (i.dst.present())
-    out.deliver(w, i, mask, first);
+  if (w.worker->costs_on) w.worker->costs.atomics += unsigned(std::popcount(mask));
+  if (i.dst.present()) out.deliver(w, i, mask, first);
 }
 
-template <class T, atomics::Next<T> F> void atomic(Wave &w, const Instruction &i) {
+template <class T, atomics::Next<T> F>
+void atomic(Wave &w, const Instruction &i) {
   atomic_at<T, F>(w, i, uint32_t(i.offset), i.src[1], i.src[2], 0);
 }
 
-template <class T, unsigned Scale> void exchange2(Wave &w, const Instruction &i) {
+template <class T, unsigned Scale>
+void exchange2(Wave &w, const Instruction &i) {
   constexpr unsigned kStep = Scale * sizeof(T);
   atomic_at<T, atomics::swap<T>>(w, i, i.offset0 * kStep, i.src[1], Operand(), 0);
   atomic_at<T, atomics::swap<T>>(w, i, i.offset1 * kStep, i.src[2], Operand(), sizeof(T) / 4);
 }
 
-} // namespace
+}  // namespace
 
 void register_ds_atomics(Registry &r) {
-#define BOTH(plain, returning, type, function)                                                                         \
-  r.set(Op::plain, atomic<type, atomics::function>);                                                                   \
+#define BOTH(plain, returning, type, function)       \
+  r.set(Op::plain, atomic<type, atomics::function>); \
   r.set(Op::returning, atomic<type, atomics::function>);
   BOTH(ds_add_u32, ds_add_rtn_u32, uint32_t, add)
   BOTH(ds_sub_u32, ds_sub_rtn_u32, uint32_t, sub)
@@ -110,4 +105,4 @@ void register_ds_atomics(Registry &r) {
   // ds_append, ds_consume, ds_condxchg32_rtn_b64: no kernel of the census has them.
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -8,7 +8,6 @@ namespace turbo_sim {
 namespace {
 
 // --- permutes: no LDS memory is touched
-// -----------------------------------------------------------------------------------------
 
 /// Each lane pulls from lane (address / 4) % 64; an inactive source gives 0.
 void bpermute(Wave &w, const Instruction &i) {
@@ -33,7 +32,8 @@ void permute(Wave &w, const Instruction &i) {
   out.deliver(w, i, exec);
 }
 
-template <class Source> void swizzle(Wave &w, const Instruction &i, Source source) {
+template <class Source>
+void swizzle(Wave &w, const Instruction &i, Source source) {
   const uint64_t exec = w.exec();
   const uint32_t *data = w.vgpr[i.src[0].reg];
   Rows<1> out;
@@ -56,33 +56,30 @@ void swizzle_mask(Wave &w, const Instruction &i) {
 
 Handler select_swizzle(const Instruction &i) {
   const unsigned o = unsigned(i.offset);
-  if (o < 0x8000)
-    return swizzle_mask;
-  if (o < 0x8100)
-    return swizzle_quad;
+  if (o < 0x8000) return swizzle_mask;
+  if (o < 0x8100) return swizzle_quad;
   throw NotImplemented("ds_swizzle_b32 offset:" + std::to_string(o) + " (rotate and FFT modes)");
 }
 
 // --- transposed reads (gfx950)
-// ---------------------------------------------------------------------------------------------------- Each lane reads
-// its own bytes; then, within 16 lanes, elements are exchanged: with E elements a lane, element j of lane i comes from
+// Each lane reads its own bytes; then, within 16 lanes, elements are exchanged: with E elements a lane, element j of lane i comes from
 // lane i / E + (16 / E) * j, element i % E. One function for every element width.
 
-template <unsigned N> uint32_t element(const uint32_t (&lane)[N], unsigned k, unsigned bits) {
+template <unsigned N>
+uint32_t element(const uint32_t (&lane)[N], unsigned k, unsigned bits) {
   const unsigned at = k * bits;
   uint64_t v = lane[at / 32];
-  if (at / 32 + 1 < N)
-    v |= uint64_t(lane[at / 32 + 1]) << 32;
+  if (at / 32 + 1 < N) v |= uint64_t(lane[at / 32 + 1]) << 32;
   return uint32_t(v >> at % 32) & ((1u << bits) - 1);
 }
 
-template <unsigned N, unsigned Bits> void read_transposed(Wave &w, const Instruction &i) {
+template <unsigned N, unsigned Bits>
+void read_transposed(Wave &w, const Instruction &i) {
   constexpr unsigned kBlock = 16, kElements = N * 32 / Bits, kStep = kBlock / kElements;
   const uint64_t exec = w.exec();
   for (unsigned b = 0; b < kLanes; b += kBlock) {
     const unsigned active = unsigned(exec >> b) & 0xffff;
-    if (active && active != 0xffff)
-      throw Fault("transposed read with part of 16 lanes active: not implemented");
+    if (active && active != 0xffff) throw Fault("transposed read with part of 16 lanes active: not implemented");
   }
   const LdsAddresses a(w, i, uint32_t(i.offset));
   uint32_t in[kLanes][N] = {};
@@ -91,28 +88,25 @@ template <unsigned N, unsigned Bits> void read_transposed(Wave &w, const Instruc
   Rows<N> out;
   for (unsigned l = 0; l < kLanes; ++l) {
     const unsigned base = l & ~(kBlock - 1), n = l % kBlock, lane = base + n / kElements, at = n % kElements;
-    if constexpr (Bits == 16 || Bits == 8) { // the forms that kernels use
+    if constexpr (Bits == 16 || Bits == 8) {  // the forms that kernels use
       using Element = std::conditional_t<Bits == 16, uint16_t, uint8_t>;
       Element e[kElements];
       for (unsigned j = 0; j < kElements; ++j)
         std::memcpy(&e[j], reinterpret_cast<const Element *>(in[lane + kStep * j]) + at, sizeof(Element));
-      for (unsigned k = 0; k < N; ++k)
-        std::memcpy(&out.v[k][l], reinterpret_cast<const char *>(e) + 4 * k, 4);
+      for (unsigned k = 0; k < N; ++k) std::memcpy(&out.v[k][l], reinterpret_cast<const char *>(e) + 4 * k, 4);
       continue;
     }
     for (unsigned j = 0; j < kElements; ++j) {
       const uint64_t e = element<N>(in[lane + kStep * j], at, Bits);
       const unsigned to = j * Bits;
       out.v[to / 32][l] |= uint32_t(e << to % 32);
-      if (to % 32 + Bits > 32)
-        out.v[to / 32 + 1][l] |= uint32_t(e >> (32 - to % 32));
+      if (to % 32 + Bits > 32) out.v[to / 32 + 1][l] |= uint32_t(e >> (32 - to % 32));
     }
   }
   out.deliver(w, i, exec);
 }
 
 // --- address from the lane number: M0 + offset + 4 * lane
-// -------------------------------------------------------------------------
 
 void read_addtid(Wave &w, const Instruction &i) {
   const uint64_t exec = w.exec();
@@ -124,13 +118,13 @@ void read_addtid(Wave &w, const Instruction &i) {
 }
 
 /// Refuses GDS and the unknown forms.
-template <Handler H> Handler lds_only(const Instruction &i) {
-  if (i.gds)
-    throw NotImplemented("gds");
+template <Handler H>
+Handler lds_only(const Instruction &i) {
+  if (i.gds) throw NotImplemented("gds");
   return H;
 }
 
-} // namespace
+}  // namespace
 
 void register_ds_lanes(Registry &r) {
   r.set(Op::ds_bpermute_b32, bpermute);
@@ -144,4 +138,4 @@ void register_ds_lanes(Registry &r) {
   // ds_write_addtid_b32: the opcode table has no data operand for it, so it stays unimplemented.
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

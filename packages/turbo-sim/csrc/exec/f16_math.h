@@ -17,7 +17,7 @@ inline double f16_fma_exact(float a, float b, float c, bool down) {
   const double t = s - p;
   const double error = (p - (s - t)) + (q - t);
   const uint64_t bits = as_bits(s);
-  const bool lossy = error != 0.0 && s - s == 0.0; // finite
+  const bool lossy = error != 0.0 && s - s == 0.0;  // finite
   const bool outward = (error > 0.0) == (s > 0.0);
   const uint64_t odd = (bits & 1) ? bits : outward ? bits | 1 : bits - 1;
   return negative_zero ? -0.0 : as_double(lossy ? odd : bits);
@@ -51,7 +51,8 @@ struct F16Nearest {
   }
 };
 /// Calls f with the rounding that MODE asks for, so that the common one is inlined into the lane loop.
-template <class F> inline void with_f16_rounding(const Mode &m, F f) {
+template <class F>
+inline void with_f16_rounding(const Mode &m, F f) {
   if (m.round64 == 0 && !m.fp16_ovfl)
     f(F16Nearest{});
   else
@@ -77,4 +78,4 @@ inline uint32_t f16_min_max(bool max, bool ieee, uint32_t a, uint32_t b) {
   return r;
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -15,13 +15,11 @@ struct Global {
     t.exec = t.mask = w.exec();
     if (i.src[1].present()) {
       const uint64_t base = scalar64(w, i.src[1]) + uint64_t(int64_t(i.offset));
-      for (unsigned l = 0; l < kLanes; ++l)
-        t.at[l] = base + low[l];
+      for (unsigned l = 0; l < kLanes; ++l) t.at[l] = base + low[l];
       return;
     }
     const uint32_t *high = w.vgpr[i.src[0].reg + 1];
-    for (unsigned l = 0; l < kLanes; ++l)
-      t.at[l] = (low[l] | uint64_t(high[l]) << 32) + uint64_t(int64_t(i.offset));
+    for (unsigned l = 0; l < kLanes; ++l) t.at[l] = (low[l] | uint64_t(high[l]) << 32) + uint64_t(int64_t(i.offset));
   }
 };
 
@@ -29,8 +27,7 @@ struct Scratch {
   static void resolve(Wave &w, const Instruction &i, unsigned, bool, Targets &t) {
     t.exec = t.mask = t.scratch = w.exec();
     const uint32_t base = (i.src[1].present() ? scalar32(w, i.src[1]) : 0) + uint32_t(i.offset);
-    for (unsigned l = 0; l < kLanes; ++l)
-      t.at[l] = uint32_t(base + (i.src[0].present() ? w.vgpr[i.src[0].reg][l] : 0));
+    for (unsigned l = 0; l < kLanes; ++l) t.at[l] = uint32_t(base + (i.src[0].present() ? w.vgpr[i.src[0].reg][l] : 0));
   }
 };
 
@@ -39,15 +36,14 @@ struct Flat {
     Global::resolve(w, i, bytes, whole, t);
     for (unsigned l = 0; l < kLanes; ++l) {
       const uint64_t aperture = t.at[l] >> 32 << 32, bit = uint64_t(1) << l;
-      if (aperture != kSharedAperture && aperture != kPrivateAperture)
-        continue;
+      if (aperture != kSharedAperture && aperture != kPrivateAperture) continue;
       (aperture == kSharedAperture ? t.lds : t.scratch) |= t.mask & bit;
       t.at[l] = uint32_t(t.at[l]);
     }
   }
 };
 
-} // namespace
+}  // namespace
 
 void register_flat(Registry &r) {
   TURBO_SIM_LOADS(r, flat, Flat);
@@ -68,4 +64,4 @@ void register_flat(Registry &r) {
   // scratch_load_lds_*: no kernel of the census has them.
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

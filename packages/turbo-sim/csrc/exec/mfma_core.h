@@ -31,16 +31,16 @@ enum class Element : uint8_t {
   e4m3,
   e5m2,
   e4m3fnuz,
-  e5m2fnuz, // 8-bit, K contiguous per lane
+  e5m2fnuz,  // 8-bit, K contiguous per lane
   e4m3_split,
-  e5m2_split, // 8-bit operands of f8f6f4 (OCP)
+  e5m2_split,  // 8-bit operands of f8f6f4 (OCP)
   e2m3,
   e3m2,
-  e2m1 // 6-bit and 4-bit operands of f8f6f4
+  e2m1  // 6-bit and 4-bit operands of f8f6f4
 };
 
 struct MfmaForm {
-  uint8_t m; // rows = columns of a block
+  uint8_t m;  // rows = columns of a block
   uint8_t k;
   uint8_t blocks;
 };
@@ -55,9 +55,9 @@ struct MfmaOperands {
   uint32_t *d;
   const uint8_t *scale_a = nullptr;
   const uint8_t *scale_b = nullptr;
-  uint32_t a_broadcast_log2 = 0;  // CBSZ of multi-block forms: 2^n blocks share the A of one
-  uint32_t a_broadcast_block = 0; // ABID: which of them
-  uint32_t negate = 0;            // f64: bit 0 A, bit 1 B, bit 2 C
+  uint32_t a_broadcast_log2 = 0;   // CBSZ of multi-block forms: 2^n blocks share the A of one
+  uint32_t a_broadcast_block = 0;  // ABID: which of them
+  uint32_t negate = 0;             // f64: bit 0 A, bit 1 B, bit 2 C
 };
 
 void mfma_float(const MfmaForm &form, Element a, Element b, const MfmaOperands &operands);
@@ -68,4 +68,4 @@ void mfma_f64(const MfmaForm &form, const MfmaOperands &operands);
 int mfma_input_registers(const MfmaForm &form, Element element);
 int mfma_output_registers(const MfmaForm &form, bool is_f64);
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -18,72 +18,64 @@ void put32(Wave &w, const Instruction &i, uint32_t v) { w.sgpr[i.dst.reg] = v; }
 void put64(Wave &w, const Instruction &i, uint64_t v) { w.write64(i.dst.reg, v); }
 
 // One line per opcode: NAME(opcode, expression of a and b). KEEP leaves SCC alone, NZ sets it to "result != 0".
-#define BODY32(expr, scc_expr)                                                                                         \
-  [](Wave &w, const Instruction &i) {                                                                                  \
-    [[maybe_unused]] const uint32_t a = a32(w, i), b = b32(w, i);                                                      \
-    const uint32_t d = uint32_t(expr);                                                                                 \
-    scc_expr;                                                                                                          \
-    put32(w, i, d);                                                                                                    \
+#define BODY32(expr, scc_expr)                                    \
+  [](Wave &w, const Instruction &i) {                             \
+    [[maybe_unused]] const uint32_t a = a32(w, i), b = b32(w, i); \
+    const uint32_t d = uint32_t(expr);                            \
+    scc_expr;                                                     \
+    put32(w, i, d);                                               \
   }
-#define BODY64(expr, scc_expr)                                                                                         \
-  [](Wave &w, const Instruction &i) {                                                                                  \
-    [[maybe_unused]] const uint64_t a = a64(w, i);                                                                     \
-    [[maybe_unused]] const uint64_t b = b64(w, i);                                                                     \
-    const uint64_t d = uint64_t(expr);                                                                                 \
-    scc_expr;                                                                                                          \
-    put64(w, i, d);                                                                                                    \
+#define BODY64(expr, scc_expr)                     \
+  [](Wave &w, const Instruction &i) {              \
+    [[maybe_unused]] const uint64_t a = a64(w, i); \
+    [[maybe_unused]] const uint64_t b = b64(w, i); \
+    const uint64_t d = uint64_t(expr);             \
+    scc_expr;                                      \
+    put64(w, i, d);                                \
   }
 #define NZ w.scc = d != 0
 #define KEEP (void)0
 
 uint64_t field(uint64_t a, uint32_t control, unsigned size, bool is_signed) {
   const unsigned offset = control & (size - 1), width = control >> 16 & 0x7f;
-  if (!width)
-    return 0;
+  if (!width) return 0;
   const unsigned avail = size - offset, n = width < avail ? width : avail;
   uint64_t v = a >> offset;
-  if (n < 64)
-    v &= (uint64_t(1) << n) - 1;
+  if (n < 64) v &= (uint64_t(1) << n) - 1;
   // A field that reaches beyond the top takes the sign from the top bit of the source.
-  if (is_signed && n < 64 && (v >> (n - 1) & 1))
-    v |= ~uint64_t(0) << n;
+  if (is_signed && n < 64 && (v >> (n - 1) & 1)) v |= ~uint64_t(0) << n;
   return v;
 }
 
-int32_t leading_same(uint64_t v, unsigned size) { // flbit_i32: leading bits equal to the sign, -1 if all are
+int32_t leading_same(uint64_t v, unsigned size) {  // flbit_i32: leading bits equal to the sign, -1 if all are
   for (unsigned k = 1; k < size; ++k)
-    if ((v >> (size - 1 - k) & 1) != (v >> (size - 1) & 1))
-      return int32_t(k);
+    if ((v >> (size - 1 - k) & 1) != (v >> (size - 1) & 1)) return int32_t(k);
   return -1;
 }
 
 uint32_t bit_reverse(uint32_t v) {
   uint32_t r = 0;
-  for (unsigned k = 0; k < 32; ++k)
-    r |= (v >> k & 1) << (31 - k);
+  for (unsigned k = 0; k < 32; ++k) r |= (v >> k & 1) << (31 - k);
   return r;
 }
 uint64_t bit_reverse64(uint64_t v) { return uint64_t(bit_reverse(uint32_t(v))) << 32 | bit_reverse(uint32_t(v >> 32)); }
 
-uint64_t whole_quads(uint64_t v) { // wqm: every group of four bits becomes all ones if any is set
+uint64_t whole_quads(uint64_t v) {  // wqm: every group of four bits becomes all ones if any is set
   uint64_t r = 0;
   for (unsigned k = 0; k < 64; k += 4)
-    if (v >> k & 15)
-      r |= uint64_t(15) << k;
+    if (v >> k & 15) r |= uint64_t(15) << k;
   return r;
 }
 uint64_t quad_mask(uint64_t v) {
   uint64_t r = 0;
   for (unsigned k = 0; k < 64; k += 4)
-    if (v >> k & 15)
-      r |= uint64_t(1) << (k / 4);
+    if (v >> k & 15) r |= uint64_t(1) << (k / 4);
   return r;
 }
-uint64_t replicate(uint32_t v) { // each bit twice
+uint64_t replicate(uint32_t v) {  // each bit twice
   uint64_t r = 0;
   for (unsigned k = 0; k < 32; ++k)
-    if (v >> k & 1)
-      r |= uint64_t(3) << (2 * k);
+    if (v >> k & 1) r |= uint64_t(3) << (2 * k);
   return r;
 }
 
@@ -137,13 +129,13 @@ void sop2(Registry &r) {
   r.set(Op::s_pack_lh_b32_b16, BODY32((a & 0xffff) | (b & 0xffff0000), KEEP));
   r.set(Op::s_pack_hh_b32_b16, BODY32(a >> 16 | (b & 0xffff0000), KEEP));
   // 64-bit operations with a 32-bit second operand
-#define SHIFT64(expr, scc_expr)                                                                                        \
-  [](Wave &w, const Instruction &i) {                                                                                  \
-    const uint64_t a = a64(w, i);                                                                                      \
-    const uint32_t b = b32(w, i);                                                                                      \
-    const uint64_t d = uint64_t(expr);                                                                                 \
-    scc_expr;                                                                                                          \
-    put64(w, i, d);                                                                                                    \
+#define SHIFT64(expr, scc_expr)        \
+  [](Wave &w, const Instruction &i) {  \
+    const uint64_t a = a64(w, i);      \
+    const uint32_t b = b32(w, i);      \
+    const uint64_t d = uint64_t(expr); \
+    scc_expr;                          \
+    put64(w, i, d);                    \
   }
   r.set(Op::s_lshl_b64, SHIFT64(a << (b & 63), NZ));
   r.set(Op::s_lshr_b64, SHIFT64(a >> (b & 63), NZ));
@@ -156,26 +148,26 @@ void sop2(Registry &r) {
 }
 
 void sop1(Registry &r) {
-#define ONE32(expr, scc_expr)                                                                                          \
-  [](Wave &w, const Instruction &i) {                                                                                  \
-    const uint32_t a = a32(w, i);                                                                                      \
-    const uint32_t d = uint32_t(expr);                                                                                 \
-    scc_expr;                                                                                                          \
-    put32(w, i, d);                                                                                                    \
+#define ONE32(expr, scc_expr)          \
+  [](Wave &w, const Instruction &i) {  \
+    const uint32_t a = a32(w, i);      \
+    const uint32_t d = uint32_t(expr); \
+    scc_expr;                          \
+    put32(w, i, d);                    \
   }
-#define ONE64(expr, scc_expr)                                                                                          \
-  [](Wave &w, const Instruction &i) {                                                                                  \
-    const uint64_t a = a64(w, i);                                                                                      \
-    const uint64_t d = uint64_t(expr);                                                                                 \
-    scc_expr;                                                                                                          \
-    put64(w, i, d);                                                                                                    \
+#define ONE64(expr, scc_expr)          \
+  [](Wave &w, const Instruction &i) {  \
+    const uint64_t a = a64(w, i);      \
+    const uint64_t d = uint64_t(expr); \
+    scc_expr;                          \
+    put64(w, i, d);                    \
   }
-#define COUNT64(expr, scc_expr)                                                                                        \
-  [](Wave &w, const Instruction &i) {                                                                                  \
-    const uint64_t a = a64(w, i);                                                                                      \
-    const uint32_t d = uint32_t(expr);                                                                                 \
-    scc_expr;                                                                                                          \
-    put32(w, i, d);                                                                                                    \
+#define COUNT64(expr, scc_expr)        \
+  [](Wave &w, const Instruction &i) {  \
+    const uint64_t a = a64(w, i);      \
+    const uint32_t d = uint32_t(expr); \
+    scc_expr;                          \
+    put32(w, i, d);                    \
   }
   r.set(Op::s_mov_b32, ONE32(a, KEEP));
   r.set(Op::s_mov_b64, ONE64(a, KEEP));
@@ -213,13 +205,13 @@ void sop1(Registry &r) {
   r.set(Op::s_bitreplicate_b64_b32, [](Wave &w, const Instruction &i) { put64(w, i, replicate(a32(w, i))); });
 
   // d = EXEC; EXEC = f(source a, old EXEC e); SCC = EXEC != 0. The wrexec forms write d = new EXEC.
-#define SAVEEXEC(expr, d_expr)                                                                                         \
-  [](Wave &w, const Instruction &i) {                                                                                  \
-    const uint64_t a = a64(w, i), e = w.exec();                                                                        \
-    const uint64_t n = expr;                                                                                           \
-    w.write64(kExec, n);                                                                                               \
-    put64(w, i, d_expr);                                                                                               \
-    w.scc = n != 0;                                                                                                    \
+#define SAVEEXEC(expr, d_expr)                  \
+  [](Wave &w, const Instruction &i) {           \
+    const uint64_t a = a64(w, i), e = w.exec(); \
+    const uint64_t n = expr;                    \
+    w.write64(kExec, n);                        \
+    put64(w, i, d_expr);                        \
+    w.scc = n != 0;                             \
   }
   r.set(Op::s_and_saveexec_b64, SAVEEXEC(a & e, e));
   r.set(Op::s_or_saveexec_b64, SAVEEXEC(a | e, e));
@@ -235,20 +227,20 @@ void sop1(Registry &r) {
   r.set(Op::s_andn2_wrexec_b64, SAVEEXEC(a & ~e, n));
 }
 
-#define COMPARE(cond)                                                                                                  \
-  [](Wave &w, const Instruction &i) {                                                                                  \
-    const uint32_t a = a32(w, i), b = b32(w, i);                                                                       \
-    w.scc = (cond);                                                                                                    \
+#define COMPARE(cond)                            \
+  [](Wave &w, const Instruction &i) {            \
+    const uint32_t a = a32(w, i), b = b32(w, i); \
+    w.scc = (cond);                              \
   }
-#define COMPARE_K(cond)                                                                                                \
-  [](Wave &w, const Instruction &i) {                                                                                  \
-    const uint32_t a = a32(w, i), b = K;                                                                               \
-    w.scc = (cond);                                                                                                    \
+#define COMPARE_K(cond)                  \
+  [](Wave &w, const Instruction &i) {    \
+    const uint32_t a = a32(w, i), b = K; \
+    w.scc = (cond);                      \
   }
 
 void sopc(Registry &r) {
 #define PAIR(name, cond) r.set(Op::s_cmp_##name, COMPARE(cond)), r.set(Op::s_cmpk_##name, COMPARE_K(cond))
-#define K uint32_t(i.imm) // signed forms: sign-extended
+#define K uint32_t(i.imm)  // signed forms: sign-extended
   PAIR(eq_i32, a == b);
   PAIR(lg_i32, a != b);
   PAIR(gt_i32, int32_t(a) > int32_t(b));
@@ -256,7 +248,7 @@ void sopc(Registry &r) {
   PAIR(lt_i32, int32_t(a) < int32_t(b));
   PAIR(le_i32, int32_t(a) <= int32_t(b));
 #undef K
-#define K uint32_t(i.imm & 0xffff) // unsigned forms: zero-extended
+#define K uint32_t(i.imm & 0xffff)  // unsigned forms: zero-extended
   PAIR(eq_u32, a == b);
   PAIR(lg_u32, a != b);
   PAIR(gt_u32, a > b);
@@ -275,8 +267,7 @@ void sopc(Registry &r) {
 void sopk(Registry &r) {
   r.set(Op::s_movk_i32, [](Wave &w, const Instruction &i) { put32(w, i, uint32_t(i.imm)); });
   r.set(Op::s_cmovk_i32, [](Wave &w, const Instruction &i) {
-    if (w.scc)
-      put32(w, i, uint32_t(i.imm));
+    if (w.scc) put32(w, i, uint32_t(i.imm));
   });
   r.set(Op::s_addk_i32, [](Wave &w, const Instruction &i) {
     const uint32_t a = w.sgpr[i.dst.reg], b = uint32_t(i.imm), d = a + b;
@@ -286,7 +277,7 @@ void sopk(Registry &r) {
   r.set(Op::s_mulk_i32, [](Wave &w, const Instruction &i) { put32(w, i, w.sgpr[i.dst.reg] * uint32_t(i.imm)); });
 }
 
-} // namespace
+}  // namespace
 
 void register_salu(Registry &r) {
   sop2(r);
@@ -295,4 +286,4 @@ void register_salu(Registry &r) {
   sopk(r);
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

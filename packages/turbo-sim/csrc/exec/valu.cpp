@@ -7,55 +7,39 @@ namespace turbo_sim {
 
 namespace {
 bool dpp_known(unsigned ctrl) {
-  if (ctrl < 0x100)
-    return true; // quad_perm
+  if (ctrl < 0x100) return true;  // quad_perm
   switch (ctrl >> 4) {
-  case 0x10:
-  case 0x11:
-  case 0x12:
-    return ctrl & 15; // row_shl, row_shr, row_ror by 1 to 15
-  case 0x13:
-    return (ctrl & 3) == 0; // wave_shl, wave_rol, wave_shr, wave_ror by 1
-  case 0x14:
-    return (ctrl & 15) < 4; // mirrors and row_bcast
-  case 0x15:
-    return true; // row_newbcast
-  default:
-    return false;
+    case 0x10:
+    case 0x11:
+    case 0x12: return ctrl & 15;        // row_shl, row_shr, row_ror by 1 to 15
+    case 0x13: return (ctrl & 3) == 0;  // wave_shl, wave_rol, wave_shr, wave_ror by 1
+    case 0x14: return (ctrl & 15) < 4;  // mirrors and row_bcast
+    case 0x15: return true;             // row_newbcast
+    default: return false;
   }
 }
-} // namespace
+}  // namespace
 
 void require_modifiers(const Instruction &i, unsigned allow) {
   // v_bitop3 keeps its truth table in the places of neg, abs and omod; the decoder has moved it to `bitop3`.
-  if (i.plain)
-    return;
-  if (i.has_dpp && !dpp_known(i.dpp_ctrl))
-    throw NotImplemented("dpp_ctrl " + std::to_string(i.dpp_ctrl));
+  if (i.plain) return;
+  if (i.has_dpp && !dpp_known(i.dpp_ctrl)) throw NotImplemented("dpp_ctrl " + std::to_string(i.dpp_ctrl));
   if (!(allow & kNegAbs)) {
-    if (i.neg)
-      throw NotImplemented("neg");
-    if (i.abs)
-      throw NotImplemented("abs");
+    if (i.neg) throw NotImplemented("neg");
+    if (i.abs) throw NotImplemented("abs");
   }
-  if (!(allow & kOmod) && i.omod)
-    throw NotImplemented("omod");
-  if (!(allow & kClamp) && i.clamp)
-    throw NotImplemented("clamp");
-  if (!(allow & kOpSel) && i.op_sel && i.format != Format::VOP3P)
-    throw NotImplemented("op_sel");
+  if (!(allow & kOmod) && i.omod) throw NotImplemented("omod");
+  if (!(allow & kClamp) && i.clamp) throw NotImplemented("clamp");
+  if (!(allow & kOpSel) && i.op_sel && i.format != Format::VOP3P) throw NotImplemented("op_sel");
 }
 
 // --- NaN -----------------------------------------------------------------------------------------------------------
 void settle_nans32(uint32_t *out, const uint32_t *a, const uint32_t *b, const uint32_t *c) {
   uint32_t any = 0;
-  for (unsigned l = 0; l < kLanes; ++l)
-    any |= (out[l] & 0x7FFFFFFFu) > 0x7F800000u ? 1u : 0u;
-  if (!any)
-    return;
+  for (unsigned l = 0; l < kLanes; ++l) any |= (out[l] & 0x7FFFFFFFu) > 0x7F800000u ? 1u : 0u;
+  if (!any) return;
   for (unsigned l = 0; l < kLanes; ++l) {
-    if (!is_nan32(out[l]))
-      continue;
+    if (!is_nan32(out[l])) continue;
     if (a && is_nan32(a[l]))
       out[l] = a[l] | 0x400000u;
     else if (b && is_nan32(b[l]))
@@ -70,8 +54,7 @@ void settle_nans32(uint32_t *out, const uint32_t *a, const uint32_t *b, const ui
 void settle_nans64(uint64_t *out, const uint64_t *a, const uint64_t *b, const uint64_t *c) {
   constexpr uint64_t kQuiet = 1ull << 51;
   for (unsigned l = 0; l < kLanes; ++l) {
-    if (!is_nan64(out[l]))
-      continue;
+    if (!is_nan64(out[l])) continue;
     if (a && is_nan64(a[l]))
       out[l] = a[l] | kQuiet;
     else if (b && is_nan64(b[l]))
@@ -86,37 +69,29 @@ void settle_nans64(uint64_t *out, const uint64_t *a, const uint64_t *b, const ui
 // --- sources -------------------------------------------------------------------------------------------------------
 const uint32_t *source_f32(const Wave &w, const Instruction &i, unsigned n, Lanes &tmp) {
   const uint32_t *v = srcf32(w, i, n, tmp);
-  if (keep_input_denormals(w.mode.denorm32))
-    return v;
-  for (unsigned l = 0; l < kLanes; ++l)
-    tmp.v[l] = flush32(v[l]);
+  if (keep_input_denormals(w.mode.denorm32)) return v;
+  for (unsigned l = 0; l < kLanes; ++l) tmp.v[l] = flush32(v[l]);
   return tmp.v;
 }
 
 const uint64_t *source_f64(const Wave &w, const Instruction &i, unsigned n, Lanes64 &tmp) {
   const uint64_t *v = srcf64(w, i, n, tmp);
-  if (keep_input_denormals(w.mode.denorm64))
-    return v;
-  for (unsigned l = 0; l < kLanes; ++l)
-    tmp.v[l] = flush64(v[l]);
+  if (keep_input_denormals(w.mode.denorm64)) return v;
+  for (unsigned l = 0; l < kLanes; ++l) tmp.v[l] = flush64(v[l]);
   return tmp.v;
 }
 
 const uint32_t *source_f16(const Wave &w, const Instruction &i, unsigned n, Lanes &tmp) {
   const uint32_t *v = srcf16(w, i, n, tmp);
-  if (keep_input_denormals(w.mode.denorm64))
-    return v;
-  for (unsigned l = 0; l < kLanes; ++l)
-    tmp.v[l] = flush16(v[l]);
+  if (keep_input_denormals(w.mode.denorm64)) return v;
+  for (unsigned l = 0; l < kLanes; ++l) tmp.v[l] = flush16(v[l]);
   return tmp.v;
 }
 
 const uint32_t *accumulator_f32(const Wave &w, const Instruction &i, Lanes &tmp) {
   const uint32_t *v = destination_row(w, i);
-  if (keep_input_denormals(w.mode.denorm32))
-    return v;
-  for (unsigned l = 0; l < kLanes; ++l)
-    tmp.v[l] = flush32(v[l]);
+  if (keep_input_denormals(w.mode.denorm32)) return v;
+  for (unsigned l = 0; l < kLanes; ++l) tmp.v[l] = flush32(v[l]);
   return tmp.v;
 }
 
@@ -133,8 +108,7 @@ const uint64_t *accumulator_f64(const Wave &w, const Instruction &i, Lanes64 &tm
 // --- results -------------------------------------------------------------------------------------------------------
 void result_f32(Wave &w, const Instruction &i, uint32_t *values) {
   if (!keep_output_denormals(w.mode.denorm32))
-    for (unsigned l = 0; l < kLanes; ++l)
-      values[l] = flush32(values[l]);
+    for (unsigned l = 0; l < kLanes; ++l) values[l] = flush32(values[l]);
   writef32(w, i, values);
 }
 
@@ -142,36 +116,30 @@ namespace {
 constexpr double kOutputScale[4] = {1.0, 2.0, 4.0, 0.5};
 
 // clamp to [0, 1]; NaN becomes 0 where MODE.DX10_CLAMP says so.
-template <class T> inline T clamp01(T x, bool dx10) {
-  if (x != x)
-    return dx10 ? T(0) : x;
+template <class T>
+inline T clamp01(T x, bool dx10) {
+  if (x != x) return dx10 ? T(0) : x;
   return x > T(0) ? (x < T(1) ? x : T(1)) : T(0);
 }
-} // namespace
+}  // namespace
 
 void result_f64(Wave &w, const Instruction &i, uint64_t *values) {
   if (!keep_output_denormals(w.mode.denorm64))
-    for (unsigned l = 0; l < kLanes; ++l)
-      values[l] = flush64(values[l]);
+    for (unsigned l = 0; l < kLanes; ++l) values[l] = flush64(values[l]);
   if (i.omod)
-    for (unsigned l = 0; l < kLanes; ++l)
-      values[l] = as_bits(as_double(values[l]) * kOutputScale[i.omod]);
+    for (unsigned l = 0; l < kLanes; ++l) values[l] = as_bits(as_double(values[l]) * kOutputScale[i.omod]);
   if (i.clamp)
-    for (unsigned l = 0; l < kLanes; ++l)
-      values[l] = as_bits(clamp01(as_double(values[l]), w.mode.dx10_clamp));
+    for (unsigned l = 0; l < kLanes; ++l) values[l] = as_bits(clamp01(as_double(values[l]), w.mode.dx10_clamp));
   write64(w, i, values);
 }
 
 void settle_f16(const Wave &w, const Instruction &i, uint32_t *values) {
   if (!keep_output_denormals(w.mode.denorm64))
-    for (unsigned l = 0; l < kLanes; ++l)
-      values[l] = flush16(values[l]);
+    for (unsigned l = 0; l < kLanes; ++l) values[l] = flush16(values[l]);
   if (i.omod)
-    for (unsigned l = 0; l < kLanes; ++l)
-      values[l] = encode(f16_to_f32(values[l]) * kOutputScale[i.omod], kF16);
+    for (unsigned l = 0; l < kLanes; ++l) values[l] = encode(f16_to_f32(values[l]) * kOutputScale[i.omod], kF16);
   if (i.clamp)
-    for (unsigned l = 0; l < kLanes; ++l)
-      values[l] = f32_to_f16(clamp01(f16_to_f32(values[l]), w.mode.dx10_clamp));
+    for (unsigned l = 0; l < kLanes; ++l) values[l] = f32_to_f16(clamp01(f16_to_f32(values[l]), w.mode.dx10_clamp));
 }
 
 void result_f16(Wave &w, const Instruction &i, uint32_t *values, bool keep_high) {
@@ -197,4 +165,4 @@ void register_valu(Registry &r) {
   register_vop3p_dot(r);
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

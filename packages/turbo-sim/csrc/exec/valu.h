@@ -19,17 +19,18 @@ namespace turbo_sim {
 // --- modifiers that a handler deals with ---------------------------------------------------------------------------
 enum Allow : unsigned {
   kInt = 0,
-  kNegAbs = 1, // neg and abs
+  kNegAbs = 1,  // neg and abs
   kOmod = 2,
   kClamp = 4,
-  kOpSel = 8, // VOP3 op_sel (16-bit halves, byte selects)
+  kOpSel = 8,  // VOP3 op_sel (16-bit halves, byte selects)
   kFloat = kNegAbs | kOmod | kClamp,
 };
 
 /// Throws NotImplemented naming the first modifier of the instruction that is not in `allow`.
 void require_modifiers(const Instruction &, unsigned allow);
 
-template <Handler H, unsigned ALLOW> Handler bind_checked(const Instruction &i) {
+template <Handler H, unsigned ALLOW>
+Handler bind_checked(const Instruction &i) {
   require_modifiers(i, ALLOW);
   return H;
 }
@@ -37,20 +38,18 @@ template <Handler H, unsigned ALLOW> Handler bind_checked(const Instruction &i) 
 // --- MODE ----------------------------------------------------------------------------------------------------------
 /// Host rounding for the lifetime of the object (MODE's code). Costs nothing for round-to-nearest.
 class RoundingScope {
-public:
+ public:
   explicit RoundingScope(uint8_t round) : active_(round != 0) {
     static constexpr int kHost[4] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
-    if (active_)
-      set(kHost[round]);
+    if (active_) set(kHost[round]);
   }
   ~RoundingScope() {
-    if (active_)
-      set(FE_TONEAREST);
+    if (active_) set(FE_TONEAREST);
   }
   RoundingScope(const RoundingScope &) = delete;
   RoundingScope &operator=(const RoundingScope &) = delete;
 
-private:
+ private:
   // The barriers keep the compiler from moving lane loops across the change.
   static void set(int host) {
     asm volatile("" ::: "memory");
@@ -120,25 +119,25 @@ void result_f16(Wave &, const Instruction &, uint32_t *values, bool keep_high);
 void settle_f16(const Wave &, const Instruction &, uint32_t *values);
 
 // Raw 32-bit loops.
-template <class F> inline void unary32(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void unary32(Wave &w, const Instruction &i, F f) {
   Lanes ta, out;
   const uint32_t *a = src32(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = f(a[l]);
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(a[l]);
   write32(w, i, out.v);
 }
-template <class F> inline void binary32(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void binary32(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, out;
   const uint32_t *a = src32(w, i, 0, ta), *b = src32(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = f(a[l], b[l]);
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(a[l], b[l]);
   write32(w, i, out.v);
 }
-template <class F> inline void ternary32(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void ternary32(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, tc, out;
   const uint32_t *a = src32(w, i, 0, ta), *b = src32(w, i, 1, tb), *c = src32(w, i, 2, tc);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = f(a[l], b[l], c[l]);
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(a[l], b[l], c[l]);
   write32(w, i, out.v);
 }
 
@@ -159,4 +158,4 @@ void register_vop_lane(Registry &);
 void register_vop3p(Registry &);
 void register_vop3p_dot(Registry &);
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -21,25 +21,24 @@ struct Halves {
       high.v[l] = (row[l] >> shift_high & 0xFFFF) ^ flip_high;
     }
     if (is_float && !keep_input_denormals(w.mode.denorm64))
-      for (unsigned l = 0; l < kLanes; ++l)
-        low.v[l] = flush16(low.v[l]), high.v[l] = flush16(high.v[l]);
+      for (unsigned l = 0; l < kLanes; ++l) low.v[l] = flush16(low.v[l]), high.v[l] = flush16(high.v[l]);
   }
 };
 
 void join(Wave &w, const Instruction &i, const Lanes &low, Lanes &high) {
-  for (unsigned l = 0; l < kLanes; ++l)
-    high.v[l] = (low.v[l] & 0xFFFF) | high.v[l] << 16;
+  for (unsigned l = 0; l < kLanes; ++l) high.v[l] = (low.v[l] & 0xFFFF) | high.v[l] << 16;
   write_row(w, i.dst, 0, high.v, w.exec());
 }
 
-template <class F> inline void packed_int2(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void packed_int2(Wave &w, const Instruction &i, F f) {
   const Halves a(w, i, 0, false), b(w, i, 1, false);
   Lanes low, high;
-  for (unsigned l = 0; l < kLanes; ++l)
-    low.v[l] = f(a.low.v[l], b.low.v[l]), high.v[l] = f(a.high.v[l], b.high.v[l]);
+  for (unsigned l = 0; l < kLanes; ++l) low.v[l] = f(a.low.v[l], b.low.v[l]), high.v[l] = f(a.high.v[l], b.high.v[l]);
   join(w, i, low, high);
 }
-template <class F> inline void packed_int3(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void packed_int3(Wave &w, const Instruction &i, F f) {
   const Halves a(w, i, 0, false), b(w, i, 1, false), c(w, i, 2, false);
   Lanes low, high;
   for (unsigned l = 0; l < kLanes; ++l) {
@@ -48,16 +47,17 @@ template <class F> inline void packed_int3(Wave &w, const Instruction &i, F f) {
   }
   join(w, i, low, high);
 }
-template <class F> inline void packed_f16_2(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void packed_f16_2(Wave &w, const Instruction &i, F f) {
   const Halves a(w, i, 0, true), b(w, i, 1, true);
   Lanes low, high;
-  for (unsigned l = 0; l < kLanes; ++l)
-    low.v[l] = f(a.low.v[l], b.low.v[l]), high.v[l] = f(a.high.v[l], b.high.v[l]);
+  for (unsigned l = 0; l < kLanes; ++l) low.v[l] = f(a.low.v[l], b.low.v[l]), high.v[l] = f(a.high.v[l], b.high.v[l]);
   settle_f16(w, i, low.v);
   settle_f16(w, i, high.v);
   join(w, i, low, high);
 }
-template <class F> inline void packed_f16_3(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void packed_f16_3(Wave &w, const Instruction &i, F f) {
   const Halves a(w, i, 0, true), b(w, i, 1, true), c(w, i, 2, true);
   Lanes low, high;
   for (unsigned l = 0; l < kLanes; ++l) {
@@ -72,48 +72,48 @@ template <class F> inline void packed_f16_3(Wave &w, const Instruction &i, F f) 
 inline int32_t s16(uint32_t x) { return int16_t(x); }
 inline uint32_t saturate_i16(int32_t x) { return uint32_t(x > 0x7FFF ? 0x7FFF : x < -0x8000 ? -0x8000 : x); }
 
-#define INTEGER2(X)                                                                                                    \
-  X(v_pk_add_i16, a + b)                                                                                               \
-  X(v_pk_add_u16, a + b)                                                                                               \
-  X(v_pk_sub_i16, a - b)                                                                                               \
-  X(v_pk_sub_u16, a - b)                                                                                               \
-  X(v_pk_mul_lo_u16, a *b)                                                                                             \
-  X(v_pk_lshlrev_b16, b << (a & 15))                                                                                   \
-  X(v_pk_lshrrev_b16, b >> (a & 15))                                                                                   \
-  X(v_pk_ashrrev_i16, uint32_t(s16(b) >> (a & 15)))                                                                    \
-  X(v_pk_max_i16, s16(a) > s16(b) ? a : b)                                                                             \
-  X(v_pk_min_i16, s16(a) < s16(b) ? a : b)                                                                             \
-  X(v_pk_max_u16, a > b ? a : b)                                                                                       \
+#define INTEGER2(X)                                 \
+  X(v_pk_add_i16, a + b)                            \
+  X(v_pk_add_u16, a + b)                            \
+  X(v_pk_sub_i16, a - b)                            \
+  X(v_pk_sub_u16, a - b)                            \
+  X(v_pk_mul_lo_u16, a *b)                          \
+  X(v_pk_lshlrev_b16, b << (a & 15))                \
+  X(v_pk_lshrrev_b16, b >> (a & 15))                \
+  X(v_pk_ashrrev_i16, uint32_t(s16(b) >> (a & 15))) \
+  X(v_pk_max_i16, s16(a) > s16(b) ? a : b)          \
+  X(v_pk_min_i16, s16(a) < s16(b) ? a : b)          \
+  X(v_pk_max_u16, a > b ? a : b)                    \
   X(v_pk_min_u16, a < b ? a : b)
-#define INTEGER3(X)                                                                                                    \
-  X(v_pk_mad_i16, a *b + c)                                                                                            \
+#define INTEGER3(X)         \
+  X(v_pk_mad_i16, a *b + c) \
   X(v_pk_mad_u16, a *b + c)
 // With clamp, results saturate.
-#define SATURATING(X)                                                                                                  \
-  X(v_pk_add_i16, saturate_i16(s16(a) + s16(b)))                                                                       \
-  X(v_pk_sub_i16, saturate_i16(s16(a) - s16(b)))                                                                       \
-  X(v_pk_add_u16, a + b > 0xFFFF ? 0xFFFF : a + b)                                                                     \
+#define SATURATING(X)                              \
+  X(v_pk_add_i16, saturate_i16(s16(a) + s16(b)))   \
+  X(v_pk_sub_i16, saturate_i16(s16(a) - s16(b)))   \
+  X(v_pk_add_u16, a + b > 0xFFFF ? 0xFFFF : a + b) \
   X(v_pk_sub_u16, a < b ? 0 : a - b)
 
-#define X(name, expr)                                                                                                  \
-  void name(Wave &w, const Instruction &i) {                                                                           \
-    packed_int2(w, i, [](uint32_t a, uint32_t b) -> uint32_t { return expr; });                                        \
+#define X(name, expr)                                                           \
+  void name(Wave &w, const Instruction &i) {                                    \
+    packed_int2(w, i, [](uint32_t a, uint32_t b) -> uint32_t { return expr; }); \
   }
 INTEGER2(X)
 #undef X
-#define X(name, expr)                                                                                                  \
-  void name(Wave &w, const Instruction &i) {                                                                           \
-    packed_int3(w, i, [](uint32_t a, uint32_t b, uint32_t c) -> uint32_t { return expr; });                            \
+#define X(name, expr)                                                                       \
+  void name(Wave &w, const Instruction &i) {                                                \
+    packed_int3(w, i, [](uint32_t a, uint32_t b, uint32_t c) -> uint32_t { return expr; }); \
   }
 INTEGER3(X)
 #undef X
-#define X(name, expr)                                                                                                  \
-  void name##_saturating(Wave &w, const Instruction &i) {                                                              \
-    packed_int2(w, i, [](uint32_t a, uint32_t b) -> uint32_t { return expr; });                                        \
-  }                                                                                                                    \
-  Handler name##_form(const Instruction &i) {                                                                          \
-    require_modifiers(i, kClamp);                                                                                      \
-    return i.clamp ? name##_saturating : name;                                                                         \
+#define X(name, expr)                                                           \
+  void name##_saturating(Wave &w, const Instruction &i) {                       \
+    packed_int2(w, i, [](uint32_t a, uint32_t b) -> uint32_t { return expr; }); \
+  }                                                                             \
+  Handler name##_form(const Instruction &i) {                                   \
+    require_modifiers(i, kClamp);                                               \
+    return i.clamp ? name##_saturating : name;                                  \
   }
 SATURATING(X)
 #undef X
@@ -139,11 +139,13 @@ void v_pk_fma_f16(Wave &w, const Instruction &i) {
     });
   });
 }
-template <bool MAX> void pk_min_max(Wave &w, const Instruction &i) {
+template <bool MAX>
+void pk_min_max(Wave &w, const Instruction &i) {
   packed_f16_2(w, i, [ieee = w.mode.ieee](uint32_t a, uint32_t b) { return f16_min_max(MAX, ieee, a, b); });
 }
 // IEEE 754-2019: NaN wins.
-template <bool MAX> void pk_minimum3(Wave &w, const Instruction &i) {
+template <bool MAX>
+void pk_minimum3(Wave &w, const Instruction &i) {
   packed_f16_3(w, i, [](uint32_t a, uint32_t b, uint32_t c) {
     const uint32_t r = f16_min_max(MAX, false, f16_min_max(MAX, false, a, b), c);
     auto nan = [](uint32_t x) { return (x & 0x7FFF) > 0x7C00; };
@@ -160,29 +162,25 @@ struct PairF32 {
   PairF32(const Wave &w, const Instruction &i, unsigned n)
       : low(fetch(w, i, n, i.op_sel, i.neg, tl)), high(fetch(w, i, n, i.op_sel_hi, i.neg_hi, th)) {}
 
-private:
+ private:
   static const uint32_t *fetch(const Wave &w, const Instruction &i, unsigned n, uint8_t sel, uint8_t neg, Lanes &tmp) {
     const bool upper = sel >> n & 1;
     const uint32_t *row = row32(w, i.src[n], i.src[n].is_constant() ? 0 : upper, tmp);
     if (upper && i.src[n].is_constant() && i.src[n].value != 0) {
-      for (unsigned l = 0; l < kLanes; ++l)
-        tmp.v[l] = kNaN32;
+      for (unsigned l = 0; l < kLanes; ++l) tmp.v[l] = kNaN32;
       return tmp.v;
     }
     const bool flush = !keep_input_denormals(w.mode.denorm32);
-    if (!(neg >> n & 1) && !flush)
-      return row;
+    if (!(neg >> n & 1) && !flush) return row;
     const uint32_t flip = neg >> n & 1 ? 0x80000000u : 0;
-    for (unsigned l = 0; l < kLanes; ++l)
-      tmp.v[l] = (flush ? flush32(row[l]) : row[l]) ^ flip;
+    for (unsigned l = 0; l < kLanes; ++l) tmp.v[l] = (flush ? flush32(row[l]) : row[l]) ^ flip;
     return tmp.v;
   }
 };
 
 void finish_f32(const Wave &w, const Instruction &i, uint32_t *v) {
   if (!keep_output_denormals(w.mode.denorm32))
-    for (unsigned l = 0; l < kLanes; ++l)
-      v[l] = flush32(v[l]);
+    for (unsigned l = 0; l < kLanes; ++l) v[l] = flush32(v[l]);
   if (i.clamp)
     for (unsigned l = 0; l < kLanes; ++l) {
       const float x = as_float(v[l]);
@@ -196,15 +194,14 @@ void write_pair(Wave &w, const Instruction &i, Lanes &low, Lanes &high) {
   write_row(w, i.dst, 1, high.v, w.exec());
 }
 
-template <class F> inline void packed_f32_2(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void packed_f32_2(Wave &w, const Instruction &i, F f) {
   const PairF32 a(w, i, 0), b(w, i, 1);
   Lanes low, high;
   {
     RoundingScope scope(w.mode.round32);
-    for (unsigned l = 0; l < kLanes; ++l)
-      low.v[l] = as_bits(f(as_float(a.low[l]), as_float(b.low[l])));
-    for (unsigned l = 0; l < kLanes; ++l)
-      high.v[l] = as_bits(f(as_float(a.high[l]), as_float(b.high[l])));
+    for (unsigned l = 0; l < kLanes; ++l) low.v[l] = as_bits(f(as_float(a.low[l]), as_float(b.low[l])));
+    for (unsigned l = 0; l < kLanes; ++l) high.v[l] = as_bits(f(as_float(a.high[l]), as_float(b.high[l])));
   }
   settle_nans32(low.v, a.low, b.low);
   settle_nans32(high.v, a.high, b.high);
@@ -245,8 +242,7 @@ void v_pk_mov_b32(Wave &w, const Instruction &i) {
 // v_pk_mov_b32 moves bits: there the upper half of a constant is refused.
 Handler pk_mov_form(const Instruction &i) {
   for (unsigned n = 0; n < 2; ++n)
-    if (i.src[n].is_constant() && (i.op_sel >> n & 1))
-      throw NotImplemented("op_sel on a constant");
+    if (i.src[n].is_constant() && (i.op_sel >> n & 1)) throw NotImplemented("op_sel on a constant");
   return bind_checked<v_pk_mov_b32, kInt>(i);
 }
 
@@ -273,8 +269,7 @@ void mix(Wave &w, const Instruction &i, Lanes &out) {
   const uint32_t *a = mix_source(w, i, 0, ta), *b = mix_source(w, i, 1, tb), *c = mix_source(w, i, 2, tc);
   {
     RoundingScope scope(w.mode.round32);
-    for (unsigned l = 0; l < kLanes; ++l)
-      out.v[l] = as_bits(std::fma(as_float(a[l]), as_float(b[l]), as_float(c[l])));
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(std::fma(as_float(a[l]), as_float(b[l]), as_float(c[l])));
   }
   settle_nans32(out.v, a, b, c);
 }
@@ -284,12 +279,12 @@ void v_fma_mix_f32(Wave &w, const Instruction &i) {
   finish_f32(w, i, out.v);
   write_row(w, i.dst, 0, out.v, w.exec());
 }
-template <bool HIGH> void mix_f16(Wave &w, const Instruction &i) {
+template <bool HIGH>
+void mix_f16(Wave &w, const Instruction &i) {
   Lanes out;
   mix(w, i, out);
   const F16Rounding round(w.mode);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = round(double(as_float(out.v[l])));
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = round(double(as_float(out.v[l])));
   settle_f16(w, i, out.v);
   const uint32_t *old = destination_row(w, i);
   for (unsigned l = 0; l < kLanes; ++l)
@@ -297,14 +292,14 @@ template <bool HIGH> void mix_f16(Wave &w, const Instruction &i) {
   write_row(w, i.dst, 0, out.v, w.exec());
 }
 
-} // namespace
+}  // namespace
 
 void register_vop3p(Registry &r) {
 #define X(name, expr) r.select(Op::name, bind_checked<name, kInt>);
   INTEGER2(X)
   INTEGER3(X)
 #undef X
-#define X(name, expr) r.select(Op::name, name##_form); // after INTEGER2: replaces the plain form
+#define X(name, expr) r.select(Op::name, name##_form);  // after INTEGER2: replaces the plain form
   SATURATING(X)
 #undef X
   r.set(Op::v_pk_add_f16, v_pk_add_f16);
@@ -323,4 +318,4 @@ void register_vop3p(Registry &r) {
   r.set(Op::v_fma_mixhi_f16, mix_f16<true>);
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -27,66 +27,66 @@ inline uint32_t to_unorm(float x) {
   return uint32_t(round_half_even(c * 65535.0f));
 }
 
-template <class F> inline void f32_to_int(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void f32_to_int(Wave &w, const Instruction &i, F f) {
   Lanes ta, out;
   const uint32_t *a = source_f32(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = f(as_float(a[l]));
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(as_float(a[l]));
   write32(w, i, out.v);
 }
-template <class F> inline void int_to_f32(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void int_to_f32(Wave &w, const Instruction &i, F f) {
   Lanes ta, out;
   const uint32_t *a = src32(w, i, 0, ta);
   {
     RoundingScope scope(w.mode.round32);
-    for (unsigned l = 0; l < kLanes; ++l)
-      out.v[l] = as_bits(float(f(a[l])));
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(float(f(a[l])));
   }
   result_f32(w, i, out.v);
 }
 
-#define FROM_F32(X)                                                                                                    \
-  X(v_cvt_i32_f32, to_i32(a))                                                                                          \
-  X(v_cvt_u32_f32, to_u32(a))                                                                                          \
-  X(v_cvt_rpi_i32_f32, to_i32(std::floor(double(a) + 0.5)))                                                            \
+#define FROM_F32(X)                                         \
+  X(v_cvt_i32_f32, to_i32(a))                               \
+  X(v_cvt_u32_f32, to_u32(a))                               \
+  X(v_cvt_rpi_i32_f32, to_i32(std::floor(double(a) + 0.5))) \
   X(v_cvt_flr_i32_f32, to_i32(std::floor(a)))
-#define FROM_INT(X)                                                                                                    \
-  X(v_cvt_f32_i32, int32_t(a))                                                                                         \
-  X(v_cvt_f32_u32, a)                                                                                                  \
-  X(v_cvt_f32_ubyte0, a & 255)                                                                                         \
-  X(v_cvt_f32_ubyte1, a >> 8 & 255)                                                                                    \
-  X(v_cvt_f32_ubyte2, a >> 16 & 255)                                                                                   \
-  X(v_cvt_f32_ubyte3, a >> 24)                                                                                         \
+#define FROM_INT(X)                  \
+  X(v_cvt_f32_i32, int32_t(a))       \
+  X(v_cvt_f32_u32, a)                \
+  X(v_cvt_f32_ubyte0, a & 255)       \
+  X(v_cvt_f32_ubyte1, a >> 8 & 255)  \
+  X(v_cvt_f32_ubyte2, a >> 16 & 255) \
+  X(v_cvt_f32_ubyte3, a >> 24)       \
   X(v_cvt_off_f32_i4, float(int32_t(a << 28) >> 28) * 0.0625f)
 
-#define X(name, expr)                                                                                                  \
-  void name(Wave &w, const Instruction &i) {                                                                           \
-    f32_to_int(w, i, [](float a) -> uint32_t { return expr; });                                                        \
+#define X(name, expr)                                           \
+  void name(Wave &w, const Instruction &i) {                    \
+    f32_to_int(w, i, [](float a) -> uint32_t { return expr; }); \
   }
 FROM_F32(X)
 #undef X
-#define X(name, expr)                                                                                                  \
-  void name(Wave &w, const Instruction &i) {                                                                           \
-    int_to_f32(w, i, [](uint32_t a) { return expr; });                                                                 \
+#define X(name, expr)                                  \
+  void name(Wave &w, const Instruction &i) {           \
+    int_to_f32(w, i, [](uint32_t a) { return expr; }); \
   }
 FROM_INT(X)
 #undef X
 
 // --- f64 -----------------------------------------------------------------------------------------------------------
-template <bool SIGNED> void int_f64(Wave &w, const Instruction &i) {
+template <bool SIGNED>
+void int_f64(Wave &w, const Instruction &i) {
   Lanes64 ta;
   Lanes out;
   const uint64_t *a = source_f64(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = SIGNED ? to_i32(as_double(a[l])) : to_u32(as_double(a[l]));
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = SIGNED ? to_i32(as_double(a[l])) : to_u32(as_double(a[l]));
   write32(w, i, out.v);
 }
-template <bool SIGNED> void f64_int(Wave &w, const Instruction &i) {
+template <bool SIGNED>
+void f64_int(Wave &w, const Instruction &i) {
   Lanes ta;
   Lanes64 out;
   const uint32_t *a = src32(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = as_bits(SIGNED ? double(int32_t(a[l])) : double(a[l]));
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(SIGNED ? double(int32_t(a[l])) : double(a[l]));
   result_f64(w, i, out.v);
 }
 void v_cvt_f64_f32(Wave &w, const Instruction &i) {
@@ -126,45 +126,42 @@ void v_cvt_f32_f16(Wave &w, const Instruction &i) {
 void v_cvt_f32_bf16(Wave &w, const Instruction &i) {
   Lanes ta, out;
   const uint32_t *a = src16(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = a[l] << 16;
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = a[l] << 16;
   result_f32(w, i, out.v);
 }
 void v_cvt_f16_f32(Wave &w, const Instruction &i) {
   Lanes ta, out;
   const uint32_t *a = source_f32(w, i, 0, ta);
   if (w.mode.round64 == 0 && !w.mode.fp16_ovfl) {
-    for (unsigned l = 0; l < kLanes; ++l)
-      out.v[l] = f32_to_f16(as_float(a[l]));
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f32_to_f16(as_float(a[l]));
   } else {
     const F16Rounding round(w.mode);
-    for (unsigned l = 0; l < kLanes; ++l)
-      out.v[l] = round(double(as_float(a[l])));
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = round(double(as_float(a[l])));
   }
   result_f16(w, i, out.v, false);
 }
-template <bool SIGNED> void f16_int16(Wave &w, const Instruction &i) {
+template <bool SIGNED>
+void f16_int16(Wave &w, const Instruction &i) {
   Lanes ta, out;
   const uint32_t *a = src16(w, i, 0, ta);
   const F16Rounding round(w.mode);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = round(SIGNED ? double(int16_t(a[l])) : double(a[l] & 0xFFFF));
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = round(SIGNED ? double(int16_t(a[l])) : double(a[l] & 0xFFFF));
   result_f16(w, i, out.v, false);
 }
-template <uint32_t (*CONVERT)(float)> void int16_f16(Wave &w, const Instruction &i) {
+template <uint32_t (*CONVERT)(float)>
+void int16_f16(Wave &w, const Instruction &i) {
   Lanes ta, out;
   const uint32_t *a = source_f16(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = CONVERT(f16_to_f32(a[l]));
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = CONVERT(f16_to_f32(a[l]));
   write16(w, i, out.v, false);
 }
 
 // --- packed --------------------------------------------------------------------------------------------------------
-template <class F> inline void pack_f32(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void pack_f32(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = f(as_float(a[l])) | f(as_float(b[l])) << 16;
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(as_float(a[l])) | f(as_float(b[l])) << 16;
   write32(w, i, out.v);
 }
 // clamp to [0, 1] before the conversion, NaN as MODE.DX10_CLAMP says.
@@ -176,13 +173,11 @@ void clamp_sources(const Wave &w, const uint32_t *in, uint32_t *out) {
 }
 void v_cvt_pkrtz_f16_f32(Wave &w, const Instruction &i) { pack_f32(w, i, f32_to_f16_toward_zero); }
 void v_cvt_pk_f16_f32(Wave &w, const Instruction &i) {
-  if (!w.mode.fp16_ovfl)
-    return pack_f32(w, i, [](float x) { return f32_to_f16(x); });
+  if (!w.mode.fp16_ovfl) return pack_f32(w, i, [](float x) { return f32_to_f16(x); });
   pack_f32(w, i, [](float x) { return encode(x, kF16, Round::nearest_even, Overflow::clamp); });
 }
 void v_cvt_pk_bf16_f32(Wave &w, const Instruction &i) {
-  if (!i.clamp)
-    return pack_f32(w, i, [](float x) { return f32_to_bf16(x); });
+  if (!i.clamp) return pack_f32(w, i, [](float x) { return f32_to_bf16(x); });
   Lanes ta, tb, out;
   clamp_sources(w, source_f32(w, i, 0, ta), ta.v);
   clamp_sources(w, source_f32(w, i, 1, tb), tb.v);
@@ -192,11 +187,11 @@ void v_cvt_pk_bf16_f32(Wave &w, const Instruction &i) {
 }
 void v_cvt_pknorm_i16_f32(Wave &w, const Instruction &i) { pack_f32(w, i, to_snorm); }
 void v_cvt_pknorm_u16_f32(Wave &w, const Instruction &i) { pack_f32(w, i, to_unorm); }
-template <uint32_t (*CONVERT)(float)> void pknorm_f16(Wave &w, const Instruction &i) {
+template <uint32_t (*CONVERT)(float)>
+void pknorm_f16(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f16(w, i, 0, ta), *b = source_f16(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = CONVERT(f16_to_f32(a[l])) | CONVERT(f16_to_f32(b[l])) << 16;
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = CONVERT(f16_to_f32(a[l])) | CONVERT(f16_to_f32(b[l])) << 16;
   write32(w, i, out.v);
 }
 // Byte src1[1:0] of src2 is replaced.
@@ -210,7 +205,7 @@ void v_cvt_pk_u8_f32(Wave &w, const Instruction &i) {
   write32(w, i, out.v);
 }
 
-} // namespace
+}  // namespace
 
 void register_vop_cvt(Registry &r) {
 #define X(name, expr) r.select(Op::name, bind_checked<name, kNegAbs>);
@@ -244,4 +239,4 @@ void register_vop_cvt(Registry &r) {
   r.select(Op::v_cvt_pk_u8_f32, bind_checked<v_cvt_pk_u8_f32, kNegAbs>);
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

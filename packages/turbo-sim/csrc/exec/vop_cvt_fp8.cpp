@@ -13,24 +13,24 @@ enum class Kind8 { fp8, bf8 };
 
 const FloatFormat &format8(const Wave &w, Kind8 kind) {
   const bool fnuz = w.worker->launch->code->arch == Arch::gfx942;
-  if (kind == Kind8::fp8)
-    return fnuz ? kE4M3FNUZ : kE4M3;
+  if (kind == Kind8::fp8) return fnuz ? kE4M3FNUZ : kE4M3;
   return fnuz ? kE5M2FNUZ : kE5M2;
 }
 Overflow overflow8(const Wave &w) { return w.mode.fp16_ovfl ? Overflow::clamp_all : Overflow::ieee; }
 
 // Byte of src0: SDWA's byte select arrives as the low byte already.
-template <Kind8 KIND> void cvt_f32(Wave &w, const Instruction &i) {
+template <Kind8 KIND>
+void cvt_f32(Wave &w, const Instruction &i) {
   Lanes ta, out;
   const uint32_t *a = src32(w, i, 0, ta);
   const auto &table = decode_table(format8(w, KIND));
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = as_bits(table[a[l] & 255]);
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(table[a[l] & 255]);
   result_f32(w, i, out.v);
 }
 
 // Two bytes of the word that SDWA (or op_sel) selects.
-template <Kind8 KIND> void cvt_pk_f32(Wave &w, const Instruction &i) {
+template <Kind8 KIND>
+void cvt_pk_f32(Wave &w, const Instruction &i) {
   Lanes ta;
   Lanes64 out;
   const uint32_t *a = src16(w, i, 0, ta);
@@ -41,18 +41,19 @@ template <Kind8 KIND> void cvt_pk_f32(Wave &w, const Instruction &i) {
 }
 
 // Result word into the half that op_sel bit 3 names; the other half is kept.
-template <Kind8 KIND> void cvt_pk_8_f32(Wave &w, const Instruction &i) {
+template <Kind8 KIND>
+void cvt_pk_8_f32(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb);
   const NarrowEncoder code(format8(w, KIND), overflow8(w));
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = code(as_float(a[l])) | code(as_float(b[l])) << 8;
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = code(as_float(a[l])) | code(as_float(b[l])) << 8;
   write16(w, i, out.v, true);
 }
 
 // Stochastic: the top bits of src1 are added below the last kept bit, then the value is truncated. Result byte
 // op_sel[3:2].
-template <Kind8 KIND> void cvt_sr_8_f32(Wave &w, const Instruction &i) {
+template <Kind8 KIND>
+void cvt_sr_8_f32(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = src32(w, i, 1, tb);
   const FloatFormat &format = format8(w, KIND);
@@ -68,7 +69,8 @@ template <Kind8 KIND> void cvt_sr_8_f32(Wave &w, const Instruction &i) {
 }
 
 // f16 and bf16 results, noise from the top bits of src1; op_sel bit 3 chooses the half, the other is kept.
-template <const FloatFormat &FORMAT> void cvt_sr_16_f32(Wave &w, const Instruction &i) {
+template <const FloatFormat &FORMAT>
+void cvt_sr_16_f32(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = src32(w, i, 1, tb);
   const int noise_bits = 23 - FORMAT.mantissa_bits;
@@ -79,16 +81,18 @@ template <const FloatFormat &FORMAT> void cvt_sr_16_f32(Wave &w, const Instructi
 }
 
 // The 64-bit form selects the byte or word by op_sel[1:0] on later archs; gfx9 has SDWA for that.
-template <Handler H> Handler byte_form(const Instruction &i) {
+template <Handler H>
+Handler byte_form(const Instruction &i) {
   require_modifiers(i, kOmod | kClamp);
   return H;
 }
-template <Handler H> Handler pair_form(const Instruction &i) {
+template <Handler H>
+Handler pair_form(const Instruction &i) {
   require_modifiers(i, kInt);
   return H;
 }
 
-} // namespace
+}  // namespace
 
 void register_vop_cvt_fp8(Registry &r) {
   r.select(Op::v_cvt_f32_fp8, byte_form<cvt_f32<Kind8::fp8>>);
@@ -103,4 +107,4 @@ void register_vop_cvt_fp8(Registry &r) {
   r.select(Op::v_cvt_sr_bf16_f32, bind_checked<cvt_sr_16_f32<kBF16>, kNegAbs | kOpSel>);
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

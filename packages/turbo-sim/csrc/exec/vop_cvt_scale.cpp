@@ -18,33 +18,26 @@ enum class Wide { f32, f16, bf16 };
 
 inline double wide_value(Wide kind, uint32_t bits) {
   switch (kind) {
-  case Wide::f32:
-    return as_float(bits);
-  case Wide::f16:
-    return f16_to_f32(bits & 0xFFFF);
-  default:
-    return bf16_to_f32(bits & 0xFFFF);
+    case Wide::f32: return as_float(bits);
+    case Wide::f16: return f16_to_f32(bits & 0xFFFF);
+    default: return bf16_to_f32(bits & 0xFFFF);
   }
 }
 inline uint32_t wide_code(Wide kind, double value) {
   switch (kind) {
-  case Wide::f32:
-    return value != value ? kNaN32 : as_bits(float(value));
-  case Wide::f16:
-    return value != value ? 0x7E00u : encode(value, kF16);
-  default:
-    return value != value ? 0x7FC0u : encode(value, kBF16);
+    case Wide::f32: return value != value ? kNaN32 : as_bits(float(value));
+    case Wide::f16: return value != value ? 0x7E00u : encode(value, kF16);
+    default: return value != value ? 0x7FC0u : encode(value, kBF16);
   }
 }
 inline double scale_of(uint32_t f32_bits, bool inverse) {
   const int s = int(f32_bits >> 23 & 255);
-  if (s == 255)
-    return std::nan("");
+  if (s == 255) return std::nan("");
   return as_double(uint64_t(inverse ? 1023 + 127 - s : 1023 - 127 + s) << 52);
 }
 Overflow narrow_overflow(const Wave &w) { return w.mode.fp16_ovfl ? Overflow::clamp_all : Overflow::ieee; }
 
-uint32_t next_noise(uint32_t x) { return (x << 1) ^ (x >> 31 ? 197u : 0u); } // v_prng_b32
+uint32_t next_noise(uint32_t x) { return (x << 1) ^ (x >> 31 ? 197u : 0u); }  // v_prng_b32
 
 uint32_t narrow(const Wave &w, double value, const FloatFormat &format) {
   return encode(value, format, Round::nearest_even, narrow_overflow(w));
@@ -56,7 +49,8 @@ inline float inverse_scale(uint32_t f32_bits) {
   const uint32_t bits = s == 255 ? kNaN32 : s == 254 ? 0x00400000u : (254 - s) << 23;
   return as_float(bits);
 }
-template <Wide KIND> inline float wide_float(uint32_t bits) {
+template <Wide KIND>
+inline float wide_float(uint32_t bits) {
   if constexpr (KIND == Wide::f32)
     return as_float(bits);
   else if constexpr (KIND == Wide::f16)
@@ -74,14 +68,14 @@ void write_word(Wave &w, const Instruction &i, const Lanes &values) { write16(w,
 void write_byte(Wave &w, const Instruction &i, Lanes &values) {
   const unsigned shift = 8 * (i.op_sel >> 2 & 3);
   const uint32_t *old = destination_row(w, i);
-  for (unsigned l = 0; l < kLanes; ++l)
-    values.v[l] = (old[l] & ~(255u << shift)) | (values.v[l] & 255) << shift;
+  for (unsigned l = 0; l < kLanes; ++l) values.v[l] = (old[l] & ~(255u << shift)) | (values.v[l] & 255) << shift;
   write_row(w, i.dst, 0, values.v, write_mask(w, i));
 }
 
 // --- to fp8, bf8 and fp4, two values -------------------------------------------------------------------------------
 // f32: src0, src1, scale src2. f16 and bf16: the halves of src0, scale src1.
-template <const FloatFormat &FORMAT, Wide FROM> void to_pair(Wave &w, const Instruction &i) {
+template <const FloatFormat &FORMAT, Wide FROM>
+void to_pair(Wave &w, const Instruction &i) {
   Lanes ta, tb, tc, out;
   const uint32_t *a = FROM == Wide::f32 ? source_f32(w, i, 0, ta) : row32(w, i.src[0], 0, ta);
   const uint32_t *b = FROM == Wide::f32 ? source_f32(w, i, 1, tb) : a;
@@ -100,7 +94,8 @@ template <const FloatFormat &FORMAT, Wide FROM> void to_pair(Wave &w, const Inst
 }
 
 // One value, noise src1, scale src2.
-template <const FloatFormat &FORMAT, Wide FROM> void to_one_noisy(Wave &w, const Instruction &i) {
+template <const FloatFormat &FORMAT, Wide FROM>
+void to_one_noisy(Wave &w, const Instruction &i) {
   Lanes ta, tb, tc, out;
   const uint32_t *a = row32(w, i.src[0], 0, ta), *noise = row32(w, i.src[1], 0, tb), *s = row32(w, i.src[2], 0, tc);
   for (unsigned l = 0; l < kLanes; ++l)
@@ -109,7 +104,8 @@ template <const FloatFormat &FORMAT, Wide FROM> void to_one_noisy(Wave &w, const
 }
 
 // Two values to fp4; the second takes the next number of v_prng_b32.
-template <Wide FROM> void to_fp4_noisy(Wave &w, const Instruction &i) {
+template <Wide FROM>
+void to_fp4_noisy(Wave &w, const Instruction &i) {
   Lanes ta, tb, tn, tc, out;
   const uint32_t *a = row32(w, i.src[0], 0, ta);
   const uint32_t *b = FROM == Wide::f32 ? row32(w, i.src[0], 1, tb) : a;
@@ -124,7 +120,8 @@ template <Wide FROM> void to_fp4_noisy(Wave &w, const Instruction &i) {
 }
 
 // --- from fp8, bf8 and fp4 -----------------------------------------------------------------------------------------
-template <const FloatFormat &FORMAT, Wide TO> void from_pair(Wave &w, const Instruction &i) {
+template <const FloatFormat &FORMAT, Wide TO>
+void from_pair(Wave &w, const Instruction &i) {
   Lanes ta, tb, low, high;
   const uint32_t *a = row32(w, i.src[0], 0, ta), *s = row32(w, i.src[1], 0, tb);
   constexpr int kWidth = FORMAT.width();
@@ -141,19 +138,18 @@ template <const FloatFormat &FORMAT, Wide TO> void from_pair(Wave &w, const Inst
     write_row(w, i.dst, 0, low.v, mask);
     write_row(w, i.dst, 1, high.v, mask);
   } else {
-    for (unsigned l = 0; l < kLanes; ++l)
-      low.v[l] |= high.v[l] << 16;
+    for (unsigned l = 0; l < kLanes; ++l) low.v[l] |= high.v[l] << 16;
     write_row(w, i.dst, 0, low.v, mask);
   }
 }
 
-template <const FloatFormat &FORMAT, Wide TO> void from_one(Wave &w, const Instruction &i) {
+template <const FloatFormat &FORMAT, Wide TO>
+void from_one(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
   const uint32_t *a = row32(w, i.src[0], 0, ta), *s = row32(w, i.src[1], 0, tb);
   const unsigned shift = 8 * (i.op_sel & 3);
   const auto &table = decode_table(FORMAT);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = wide_code(TO, table[a[l] >> shift & 255] * scale_of(s[l], false));
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = wide_code(TO, table[a[l] >> shift & 255] * scale_of(s[l], false));
   if (TO == Wide::f32)
     write_row(w, i.dst, 0, out.v, write_mask(w, i));
   else
@@ -174,20 +170,18 @@ void pack_six(Wave &w, const Instruction &i, const uint32_t *s, const uint32_t *
       random = next_noise(random);
       const unsigned bit = 6 * k;
       out[bit / 32].v[l] |= uint32_t(code << (bit % 32));
-      if (bit % 32 > 26)
-        out[bit / 32 + 1].v[l] |= uint32_t(code >> (32 - bit % 32));
+      if (bit % 32 > 26) out[bit / 32 + 1].v[l] |= uint32_t(code >> (32 - bit % 32));
     }
   }
   const uint64_t mask = write_mask(w, i);
-  for (unsigned r = 0; r < 6; ++r)
-    write_row(w, i.dst, r, out[r].v, mask);
+  for (unsigned r = 0; r < 6; ++r) write_row(w, i.dst, r, out[r].v, mask);
 }
 
-template <const FloatFormat &FORMAT, Wide FROM, bool NOISY> void to_six(Wave &w, const Instruction &i) {
+template <const FloatFormat &FORMAT, Wide FROM, bool NOISY>
+void to_six(Wave &w, const Instruction &i) {
   Lanes ts, tn, ta[32];
   const uint32_t *rows[32];
-  for (unsigned r = 0; r < (FROM == Wide::f32 ? 32 : 16); ++r)
-    rows[r] = row32(w, i.src[0], r, ta[r]);
+  for (unsigned r = 0; r < (FROM == Wide::f32 ? 32 : 16); ++r) rows[r] = row32(w, i.src[0], r, ta[r]);
   const uint32_t *noise = NOISY ? row32(w, i.src[1], 0, tn) : nullptr;
   const uint32_t *s = row32(w, i.src[NOISY ? 2 : 1], 0, ts);
   pack_six<FORMAT>(w, i, s, noise, [&](unsigned k, unsigned l) {
@@ -196,20 +190,20 @@ template <const FloatFormat &FORMAT, Wide FROM, bool NOISY> void to_six(Wave &w,
 }
 
 // Values alternate between the two sources.
-template <const FloatFormat &FORMAT> void to_six_interleaved(Wave &w, const Instruction &i) {
+template <const FloatFormat &FORMAT>
+void to_six_interleaved(Wave &w, const Instruction &i) {
   Lanes ts, ta[32];
   const uint32_t *rows[32];
-  for (unsigned r = 0; r < 32; ++r)
-    rows[r] = row32(w, i.src[r % 2], r / 2, ta[r]);
+  for (unsigned r = 0; r < 32; ++r) rows[r] = row32(w, i.src[r % 2], r / 2, ta[r]);
   pack_six<FORMAT>(w, i, row32(w, i.src[2], 0, ts), nullptr,
                    [&](unsigned k, unsigned l) { return wide_value(Wide::f32, rows[k][l]); });
 }
 
-template <const FloatFormat &FORMAT, Wide TO> void from_six(Wave &w, const Instruction &i) {
+template <const FloatFormat &FORMAT, Wide TO>
+void from_six(Wave &w, const Instruction &i) {
   Lanes ts, ta[6], out[32] = {};
   const uint32_t *rows[6];
-  for (unsigned r = 0; r < 6; ++r)
-    rows[r] = row32(w, i.src[0], r, ta[r]);
+  for (unsigned r = 0; r < 6; ++r) rows[r] = row32(w, i.src[0], r, ta[r]);
   const uint32_t *s = row32(w, i.src[1], 0, ts);
   const auto &table = decode_table(FORMAT);
   for (unsigned l = 0; l < kLanes; ++l) {
@@ -225,45 +219,44 @@ template <const FloatFormat &FORMAT, Wide TO> void from_six(Wave &w, const Instr
     }
   }
   const uint64_t mask = write_mask(w, i);
-  for (unsigned r = 0; r < (TO == Wide::f32 ? 32 : 16); ++r)
-    write_row(w, i.dst, r, out[r].v, mask);
+  for (unsigned r = 0; r < (TO == Wide::f32 ? 32 : 16); ++r) write_row(w, i.dst, r, out[r].v, mask);
 }
 
-} // namespace
+}  // namespace
 
 void register_vop_cvt_scale(Registry &r) {
 #define WIDE(X, name, format) X(name, f32, format) X(name, f16, format) X(name, bf16, format)
 #define ALLOWED(wide) (Wide::wide == Wide::f32 ? kNegAbs | kOpSel : kOpSel)
-#define X(name, wide, format)                                                                                          \
-  r.select(Op::v_cvt_scalef32_pk_##name##_##wide, bind_checked<to_pair<format, Wide::wide>, ALLOWED(wide)>);           \
+#define X(name, wide, format)                                                                                \
+  r.select(Op::v_cvt_scalef32_pk_##name##_##wide, bind_checked<to_pair<format, Wide::wide>, ALLOWED(wide)>); \
   r.select(Op::v_cvt_scalef32_pk_##wide##_##name, bind_checked<from_pair<format, Wide::wide>, kOpSel>);
   WIDE(X, fp8, kE4M3)
   WIDE(X, bf8, kE5M2)
   WIDE(X, fp4, kE2M1)
 #undef X
-#define X(name, wide, format)                                                                                          \
+#define X(name, wide, format) \
   r.select(Op::v_cvt_scalef32_sr_##name##_##wide, bind_checked<to_one_noisy<format, Wide::wide>, kOpSel>);
   WIDE(X, fp8, kE4M3)
   WIDE(X, bf8, kE5M2)
 #undef X
-#define X(name, wide, format)                                                                                          \
+#define X(name, wide, format) \
   r.select(Op::v_cvt_scalef32_sr_pk_fp4_##wide, bind_checked<to_fp4_noisy<Wide::wide>, kOpSel>);
   WIDE(X, fp4, kE2M1)
 #undef X
-#define X(name, wide, format)                                                                                          \
+#define X(name, wide, format) \
   r.select(Op::v_cvt_scalef32_##wide##_##name, bind_checked<from_one<format, Wide::wide>, kOpSel>);
   X(fp8, f32, kE4M3)
   X(bf8, f32, kE5M2)
   X(fp8, f16, kE4M3)
   X(bf8, f16, kE5M2)
 #undef X
-#define X(name, wide, format)                                                                                          \
-  r.select(Op::v_cvt_scalef32_pk32_##wide##_##name, bind_checked<from_six<format, Wide::wide>, kInt>);                 \
+#define X(name, wide, format)                                                                          \
+  r.select(Op::v_cvt_scalef32_pk32_##wide##_##name, bind_checked<from_six<format, Wide::wide>, kInt>); \
   r.select(Op::v_cvt_scalef32_sr_pk32_##name##_##wide, bind_checked<to_six<format, Wide::wide, true>, kInt>);
   WIDE(X, fp6, kE2M3)
   WIDE(X, bf6, kE3M2)
 #undef X
-#define X(name, wide, format)                                                                                          \
+#define X(name, wide, format) \
   r.select(Op::v_cvt_scalef32_pk32_##name##_##wide, bind_checked<to_six<format, Wide::wide, false>, kInt>);
   X(fp6, f16, kE2M3)
   X(fp6, bf16, kE2M3)
@@ -276,4 +269,4 @@ void register_vop_cvt_scale(Registry &r) {
 #undef WIDE
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

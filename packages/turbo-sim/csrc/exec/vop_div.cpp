@@ -38,7 +38,7 @@ float scaled_fma(float a, float b, float c, int scale) {
   const double error = (p - (s - t)) + (double(c) - t);
   const uint64_t bits = as_bits(s);
   const bool outward = (error > 0.0) == (s > 0.0);
-  const bool lossy = error != 0.0 && std::isfinite(s) && !(bits & 1); // round to odd: the error shows in the last bit
+  const bool lossy = error != 0.0 && std::isfinite(s) && !(bits & 1);  // round to odd: the error shows in the last bit
   return float(std::ldexp(as_double(lossy ? (outward ? bits | 1 : bits - 1) : bits), scale));
 }
 double scaled_fma(double a, double b, double c, int scale) {
@@ -50,14 +50,19 @@ double scaled_fma(double a, double b, double c, int scale) {
   return double((Wide(a) * Wide(b) + Wide(c)) * Wide(std::ldexp(1.0, scale)));
 }
 
-template <class T> int exponent(typename T::Bits bits) { return int(bits >> T::kExponentShift) & T::kExponentMask; }
-template <class T> bool is_denormal(typename T::Bits bits) {
+template <class T>
+int exponent(typename T::Bits bits) {
+  return int(bits >> T::kExponentShift) & T::kExponentMask;
+}
+template <class T>
+bool is_denormal(typename T::Bits bits) {
   return exponent<T>(bits) == 0 && (bits & (T::kSign - 1)) != 0;
 }
 
 // src0 is the operand to scale (the numerator or the denominator), src1 the denominator, src2 the numerator. The flag
 // (sdst) tells v_div_fmas that the quotient will come out scaled.
-template <class T> void div_scale(Wave &w, const Instruction &i) {
+template <class T>
+void div_scale(Wave &w, const Instruction &i) {
   using Bits = typename T::Bits;
   using Value = typename T::Value;
   typename T::L ta, tb, tc, out;
@@ -72,21 +77,18 @@ template <class T> void div_scale(Wave &w, const Instruction &i) {
     if (n == 0 || d == 0) {
       r = std::bit_cast<Value>(T::kInfinity | T::kQuiet);
     } else if (exponent<T>(c[l]) - exponent<T>(b[l]) >= T::kFarApart) {
-      flag = true; // the quotient is close to overflow
-      if (is_denominator)
-        r = std::ldexp(x, T::kScale);
+      flag = true;  // the quotient is close to overflow
+      if (is_denominator) r = std::ldexp(x, T::kScale);
     } else if (is_denormal<T>(b[l])) {
       r = std::ldexp(x, T::kScale);
     } else if (is_denormal<T>(reciprocal) && is_denormal<T>(quotient)) {
       flag = true;
-      if (is_denominator)
-        r = std::ldexp(x, -T::kScale); // public text scales up, which would overflow
+      if (is_denominator) r = std::ldexp(x, -T::kScale);  // public text scales up, which would overflow
     } else if (is_denormal<T>(reciprocal)) {
       r = std::ldexp(x, -T::kScale);
     } else if (is_denormal<T>(quotient)) {
       flag = true;
-      if (is_numerator)
-        r = std::ldexp(x, T::kScale);
+      if (is_numerator) r = std::ldexp(x, T::kScale);
     } else if (exponent<T>(c[l]) <= T::kTinyNumerator) {
       r = std::ldexp(x, T::kScale);
     }
@@ -99,7 +101,8 @@ template <class T> void div_scale(Wave &w, const Instruction &i) {
 }
 
 // fma, scaled back where VCC has the lane's flag. A scaled quotient above 2 came from the overflow side.
-template <class T> void div_fmas(Wave &w, const Instruction &i) {
+template <class T>
+void div_fmas(Wave &w, const Instruction &i) {
   using Bits = typename T::Bits;
   using Value = typename T::Value;
   typename T::L ta, tb, tc, out;
@@ -118,7 +121,8 @@ template <class T> void div_fmas(Wave &w, const Instruction &i) {
 }
 
 // src0 is the quotient, src1 the denominator, src2 the numerator.
-template <class T> void div_fixup(Wave &w, const Instruction &i) {
+template <class T>
+void div_fixup(Wave &w, const Instruction &i) {
   using Bits = typename T::Bits;
   typename T::L ta, tb, tc, out;
   const Bits *a = T::source(w, i, 0, ta), *b = T::source(w, i, 1, tb), *c = T::source(w, i, 2, tc);
@@ -138,9 +142,9 @@ template <class T> void div_fixup(Wave &w, const Instruction &i) {
     else if (d == T::kInfinity || n == 0)
       r = sign;
     else if (exponent<T>(n) - exponent<T>(d) < T::kUnderflow)
-      r = sign; // below half of the smallest subnormal
+      r = sign;  // below half of the smallest subnormal
     else if ((a[l] & kMagnitude) > T::kInfinity)
-      r = sign | T::kInfinity; // inf - inf on the way: the quotient overflows
+      r = sign | T::kInfinity;  // inf - inf on the way: the quotient overflows
     else
       r = sign | (a[l] & kMagnitude);
     out.v[l] = r;
@@ -156,22 +160,17 @@ void v_div_fixup_f16(Wave &w, const Instruction &i) {
   for (unsigned l = 0; l < kLanes; ++l) {
     const uint32_t sign = (b[l] ^ c[l]) & 0x8000, d = b[l] & kMagnitude, n = c[l] & kMagnitude;
     uint32_t r = sign | (a[l] & kMagnitude);
-    if (d == kInfinity || n == 0)
-      r = sign;
-    if (d == 0 || n == kInfinity)
-      r = sign | kInfinity;
-    if ((d == 0 && n == 0) || (d == kInfinity && n == kInfinity))
-      r = 0xFE00;
-    if (d > kInfinity)
-      r = b[l] | kQuiet;
-    if (n > kInfinity)
-      r = c[l] | kQuiet;
+    if (d == kInfinity || n == 0) r = sign;
+    if (d == 0 || n == kInfinity) r = sign | kInfinity;
+    if ((d == 0 && n == 0) || (d == kInfinity && n == kInfinity)) r = 0xFE00;
+    if (d > kInfinity) r = b[l] | kQuiet;
+    if (n > kInfinity) r = c[l] | kQuiet;
     out.v[l] = r & 0xFFFF;
   }
   result_f16(w, i, out.v, true);
 }
 
-} // namespace
+}  // namespace
 
 void register_vop_div(Registry &r) {
   r.select(Op::v_div_scale_f32, bind_checked<div_scale<F32>, kNegAbs>);
@@ -183,4 +182,4 @@ void register_vop_div(Registry &r) {
   r.select(Op::v_div_fixup_f16, bind_checked<v_div_fixup_f16, kFloat | kOpSel>);
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

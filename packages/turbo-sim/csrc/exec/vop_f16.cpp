@@ -6,17 +6,18 @@
 namespace turbo_sim {
 namespace {
 
-template <class F> inline void unary(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void unary(Wave &w, const Instruction &i, F f) {
   Lanes ta, out;
   const uint32_t *a = source_f16(w, i, 0, ta);
   with_f16_rounding(w.mode, [&](auto round) {
-    for (unsigned l = 0; l < kLanes; ++l)
-      out.v[l] = settle_nan16(round(f(f16_to_f32(a[l]))), a[l], 0, 0);
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = settle_nan16(round(f(f16_to_f32(a[l]))), a[l], 0, 0);
   });
   result_f16(w, i, out.v, false);
 }
 // Sums and products of two f16 are exact in double.
-template <class F> inline void binary(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void binary(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f16(w, i, 0, ta), *b = source_f16(w, i, 1, tb);
   with_f16_rounding(w.mode, [&](auto round) {
@@ -27,26 +28,26 @@ template <class F> inline void binary(Wave &w, const Instruction &i, F f) {
   result_f16(w, i, out.v, false);
 }
 
-#define UNARY(X)                                                                                                       \
-  X(v_ceil_f16, std::ceil(a))                                                                                          \
-  X(v_floor_f16, std::floor(a))                                                                                        \
-  X(v_trunc_f16, std::trunc(a))                                                                                        \
+#define UNARY(X)                \
+  X(v_ceil_f16, std::ceil(a))   \
+  X(v_floor_f16, std::floor(a)) \
+  X(v_trunc_f16, std::trunc(a)) \
   X(v_rndne_f16, round_half_even(a))
-#define BINARY(X)                                                                                                      \
-  X(v_add_f16, f16_add_exact(a, b, down))                                                                              \
-  X(v_sub_f16, f16_add_exact(a, -b, down))                                                                             \
-  X(v_subrev_f16, f16_add_exact(b, -a, down))                                                                          \
+#define BINARY(X)                             \
+  X(v_add_f16, f16_add_exact(a, b, down))     \
+  X(v_sub_f16, f16_add_exact(a, -b, down))    \
+  X(v_subrev_f16, f16_add_exact(b, -a, down)) \
   X(v_mul_f16, a *b)
 
-#define X(name, expr)                                                                                                  \
-  void name(Wave &w, const Instruction &i) {                                                                           \
-    unary(w, i, [](float a) { return expr; });                                                                         \
+#define X(name, expr)                          \
+  void name(Wave &w, const Instruction &i) {   \
+    unary(w, i, [](float a) { return expr; }); \
   }
 UNARY(X)
 #undef X
-#define X(name, expr)                                                                                                  \
-  void name(Wave &w, const Instruction &i) {                                                                           \
-    binary(w, i, [](double a, double b, [[maybe_unused]] bool down) { return expr; });                                 \
+#define X(name, expr)                                                                  \
+  void name(Wave &w, const Instruction &i) {                                           \
+    binary(w, i, [](double a, double b, [[maybe_unused]] bool down) { return expr; }); \
   }
 BINARY(X)
 #undef X
@@ -74,15 +75,16 @@ void v_fma_f16(Wave &w, const Instruction &i) {
   result_f16(w, i, out.v, true);
 }
 
-template <bool MAX> void min_max(Wave &w, const Instruction &i) {
+template <bool MAX>
+void min_max(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f16(w, i, 0, ta), *b = source_f16(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = f16_min_max(MAX, w.mode.ieee, a[l], b[l]);
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f16_min_max(MAX, w.mode.ieee, a[l], b[l]);
   result_f16(w, i, out.v, false);
 }
 enum class Three { Min, Max, Med };
-template <Three KIND> void of_three(Wave &w, const Instruction &i) {
+template <Three KIND>
+void of_three(Wave &w, const Instruction &i) {
   Lanes ta, tb, tc, out;
   const uint32_t *a = source_f16(w, i, 0, ta), *b = source_f16(w, i, 1, tb), *c = source_f16(w, i, 2, tc);
   const bool ieee = w.mode.ieee;
@@ -118,14 +120,13 @@ void v_frexp_exp_i16_f16(Wave &w, const Instruction &i) {
   for (unsigned l = 0; l < kLanes; ++l) {
     int exponent = 0;
     const float x = f16_to_f32(a[l]);
-    if (std::isfinite(x))
-      std::frexp(x, &exponent);
+    if (std::isfinite(x)) std::frexp(x, &exponent);
     out.v[l] = uint32_t(exponent) & 0xFFFF;
   }
   write16(w, i, out.v, false);
 }
 
-} // namespace
+}  // namespace
 
 void register_vop_f16(Registry &r) {
 #define X(name, expr) r.select(Op::name, bind_checked<name, kFloat>);
@@ -148,4 +149,4 @@ void register_vop_f16(Registry &r) {
   r.select(Op::v_frexp_exp_i16_f16, bind_checked<v_frexp_exp_i16_f16, kNegAbs>);
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -7,21 +7,21 @@ namespace {
 
 // Rounding to an integer has a direction of its own: MODE's does not enter (and must not: baseline x86 builds floor
 // from additions).
-template <class F> inline void unary(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void unary(Wave &w, const Instruction &i, F f) {
   Lanes ta, out;
   const uint32_t *a = source_f32(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = as_bits(float(f(as_float(a[l]))));
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(float(f(as_float(a[l]))));
   settle_nans32(out.v, a);
   result_f32(w, i, out.v);
 }
-template <class F> inline void binary(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void binary(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb);
   {
     RoundingScope scope(w.mode.round32);
-    for (unsigned l = 0; l < kLanes; ++l)
-      out.v[l] = as_bits(float(f(as_float(a[l]), as_float(b[l]))));
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(float(f(as_float(a[l]), as_float(b[l]))));
   }
   settle_nans32(out.v, a, b);
   result_f32(w, i, out.v);
@@ -30,35 +30,34 @@ inline void fma(Wave &w, const Instruction &i, const uint32_t *a, const uint32_t
   Lanes out;
   {
     RoundingScope scope(w.mode.round32);
-    for (unsigned l = 0; l < kLanes; ++l)
-      out.v[l] = as_bits(std::fma(as_float(a[l]), as_float(b[l]), as_float(c[l])));
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(std::fma(as_float(a[l]), as_float(b[l]), as_float(c[l])));
   }
   settle_nans32(out.v, a, b, c);
   result_f32(w, i, out.v);
 }
 
-#define UNARY(X)                                                                                                       \
-  X(v_ceil_f32, std::ceil(a))                                                                                          \
-  X(v_floor_f32, std::floor(a))                                                                                        \
-  X(v_trunc_f32, std::trunc(a))                                                                                        \
+#define UNARY(X)                \
+  X(v_ceil_f32, std::ceil(a))   \
+  X(v_floor_f32, std::floor(a)) \
+  X(v_trunc_f32, std::trunc(a)) \
   X(v_rndne_f32, round_half_even(a))
 
-#define BINARY(X)                                                                                                      \
-  X(v_add_f32, a + b)                                                                                                  \
-  X(v_sub_f32, a - b)                                                                                                  \
-  X(v_subrev_f32, b - a)                                                                                               \
-  X(v_mul_f32, a *b)                                                                                                   \
+#define BINARY(X)        \
+  X(v_add_f32, a + b)    \
+  X(v_sub_f32, a - b)    \
+  X(v_subrev_f32, b - a) \
+  X(v_mul_f32, a *b)     \
   X(v_mul_legacy_f32, a == 0 || b == 0 ? 0.0f : a * b)
 
-#define X(name, expr)                                                                                                  \
-  void name(Wave &w, const Instruction &i) {                                                                           \
-    unary(w, i, [](float a) { return expr; });                                                                         \
+#define X(name, expr)                          \
+  void name(Wave &w, const Instruction &i) {   \
+    unary(w, i, [](float a) { return expr; }); \
   }
 UNARY(X)
 #undef X
-#define X(name, expr)                                                                                                  \
-  void name(Wave &w, const Instruction &i) {                                                                           \
-    binary(w, i, [](float a, float b) { return expr; });                                                               \
+#define X(name, expr)                                    \
+  void name(Wave &w, const Instruction &i) {             \
+    binary(w, i, [](float a, float b) { return expr; }); \
   }
 BINARY(X)
 #undef X
@@ -67,8 +66,7 @@ BINARY(X)
 void v_fract_f32(Wave &w, const Instruction &i) {
   Lanes ta, floors, out;
   const uint32_t *a = source_f32(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l)
-    floors.v[l] = as_bits(std::floor(as_float(a[l])));
+  for (unsigned l = 0; l < kLanes; ++l) floors.v[l] = as_bits(std::floor(as_float(a[l])));
   {
     RoundingScope scope(w.mode.round32);
     for (unsigned l = 0; l < kLanes; ++l) {
@@ -91,48 +89,47 @@ void v_fmac_f32(Wave &w, const Instruction &i) {
 }
 
 // --- min, max, med -------------------------------------------------------------------------------------------------
-template <class F> inline void select3(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void select3(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, tc, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb), *c = source_f32(w, i, 2, tc);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = f(a[l], b[l], c[l]);
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(a[l], b[l], c[l]);
   result_f32(w, i, out.v);
 }
 
 // Without NaN among the inputs, the common case, a comparison and the rule for zeros are all.
-template <bool MAX> inline uint32_t pick_number(uint32_t a, uint32_t b) {
+template <bool MAX>
+inline uint32_t pick_number(uint32_t a, uint32_t b) {
   const float x = as_float(a), y = as_float(b);
   const uint32_t r = (MAX ? x > y : x < y) ? a : b;
   return x == y ? (MAX ? a & b : a | b) : r;
 }
-template <class... Rows> bool any_nan(const Rows *...rows) {
+template <class... Rows>
+bool any_nan(const Rows *...rows) {
   uint32_t found = 0;
-  for (unsigned l = 0; l < kLanes; ++l)
-    found |= ((((rows[l] & 0x7FFFFFFFu) > 0x7F800000u) ? 1u : 0u) | ...);
+  for (unsigned l = 0; l < kLanes; ++l) found |= ((((rows[l] & 0x7FFFFFFFu) > 0x7F800000u) ? 1u : 0u) | ...);
   return found;
 }
-template <bool MAX, class Careful> void min_max2(Wave &w, const Instruction &i) {
+template <bool MAX, class Careful>
+void min_max2(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb);
   const Careful careful(w.mode.ieee);
   if (any_nan(a, b))
-    for (unsigned l = 0; l < kLanes; ++l)
-      out.v[l] = careful(a[l], b[l]);
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = careful(a[l], b[l]);
   else
-    for (unsigned l = 0; l < kLanes; ++l)
-      out.v[l] = pick_number<MAX>(a[l], b[l]);
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = pick_number<MAX>(a[l], b[l]);
   result_f32(w, i, out.v);
 }
-template <bool MAX, class Careful> void min_max3(Wave &w, const Instruction &i) {
+template <bool MAX, class Careful>
+void min_max3(Wave &w, const Instruction &i) {
   Lanes ta, tb, tc, out;
   const uint32_t *a = source_f32(w, i, 0, ta), *b = source_f32(w, i, 1, tb), *c = source_f32(w, i, 2, tc);
   const Careful careful(w.mode.ieee);
   if (any_nan(a, b, c))
-    for (unsigned l = 0; l < kLanes; ++l)
-      out.v[l] = careful(careful(a[l], b[l]), c[l]);
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = careful(careful(a[l], b[l]), c[l]);
   else
-    for (unsigned l = 0; l < kLanes; ++l)
-      out.v[l] = pick_number<MAX>(pick_number<MAX>(a[l], b[l]), c[l]);
+    for (unsigned l = 0; l < kLanes; ++l) out.v[l] = pick_number<MAX>(pick_number<MAX>(a[l], b[l]), c[l]);
   result_f32(w, i, out.v);
 }
 void v_min_f32(Wave &w, const Instruction &i) { min_max2<false, Min32>(w, i); }
@@ -195,14 +192,13 @@ void v_frexp_exp_i32_f32(Wave &w, const Instruction &i) {
   for (unsigned l = 0; l < kLanes; ++l) {
     int exponent = 0;
     const float x = as_float(a[l]);
-    if (std::isfinite(x))
-      std::frexp(x, &exponent);
+    if (std::isfinite(x)) std::frexp(x, &exponent);
     out.v[l] = uint32_t(exponent);
   }
   write32(w, i, out.v);
 }
 
-} // namespace
+}  // namespace
 
 void register_vop_f32(Registry &r) {
 #define X(name, expr) r.select(Op::name, bind_checked<name, kFloat>);
@@ -228,4 +224,4 @@ void register_vop_f32(Registry &r) {
   r.select(Op::v_frexp_exp_i32_f32, bind_checked<v_frexp_exp_i32_f32, kNegAbs>);
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

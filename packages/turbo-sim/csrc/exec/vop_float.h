@@ -23,14 +23,15 @@ inline double round_half_even(double x) {
 
 // minNum and maxNum on bits. -0 counts as less than +0. A NaN loses to a number; in IEEE mode a signalling NaN wins and
 // becomes quiet.
-template <class Bits, class Value, bool MAX, Bits QUIET> struct Select {
+template <class Bits, class Value, bool MAX, Bits QUIET>
+struct Select {
   bool ieee;
   explicit Select(bool mode_ieee) : ieee(mode_ieee) {}
   Bits operator()(Bits a, Bits b) const {
     const Value x = std::bit_cast<Value>(a), y = std::bit_cast<Value>(b);
     const bool nan_a = x != x, nan_b = y != y;
     Bits r = (MAX ? x > y : x < y) ? a : b;
-    const Bits equal = MAX ? (a & b) : (a | b); // the same bits, or the two zeros
+    const Bits equal = MAX ? (a & b) : (a | b);  // the same bits, or the two zeros
     r = x == y ? equal : r;
     r = nan_b ? a : r;
     r = nan_a ? b : r;
@@ -45,4 +46,4 @@ using Max32 = Select<uint32_t, float, true, 0x400000u>;
 using Min64 = Select<uint64_t, double, false, 1ull << 51>;
 using Max64 = Select<uint64_t, double, true, 1ull << 51>;
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -14,13 +14,13 @@ void v_mov_b64(Wave &w, const Instruction &i) {
 }
 
 // Shift count (32-bit) first, value (64-bit) second.
-template <class F> inline void shift64(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void shift64(Wave &w, const Instruction &i, F f) {
   Lanes ta;
   Lanes64 tb, out;
   const uint32_t *a = src32(w, i, 0, ta);
   const uint64_t *b = src64(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = f(a[l] & 63, b[l]);
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = f(a[l] & 63, b[l]);
   write64(w, i, out.v);
 }
 void v_lshlrev_b64(Wave &w, const Instruction &i) {
@@ -38,13 +38,13 @@ void v_lshl_add_u64(Wave &w, const Instruction &i) {
   Lanes64 ta, tc, out;
   const uint64_t *a = src64(w, i, 0, ta), *c = src64(w, i, 2, tc);
   const uint32_t *b = src32(w, i, 1, tb);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = (a[l] << (b[l] & 7)) + c[l];
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = (a[l] << (b[l] & 7)) + c[l];
   write64(w, i, out.v);
 }
 
 // 32 x 32 + 64 -> 64 with the carry out of bit 63.
-template <bool SIGNED> void mad64(Wave &w, const Instruction &i) {
+template <bool SIGNED>
+void mad64(Wave &w, const Instruction &i) {
   Lanes ta, tb;
   Lanes64 tc, out;
   uint8_t carry[kLanes];
@@ -64,7 +64,8 @@ template <bool SIGNED> void mad64(Wave &w, const Instruction &i) {
 
 // --- carries -------------------------------------------------------------------------------------------------------
 // f(a, b, carry in) -> 64-bit result whose bit 32 is the carry (borrow) out.
-template <bool CARRY_IN, class F> inline void with_carry(Wave &w, const Instruction &i, F f) {
+template <bool CARRY_IN, class F>
+inline void with_carry(Wave &w, const Instruction &i, F f) {
   Lanes ta, tb, out;
   uint8_t carry[kLanes];
   const uint32_t *a = src32(w, i, 0, ta), *b = src32(w, i, 1, tb);
@@ -79,22 +80,22 @@ template <bool CARRY_IN, class F> inline void with_carry(Wave &w, const Instruct
   write_lane_mask(w, i.sdst, bits);
 }
 
-#define CARRY(X)                                                                                                       \
-  X(v_add_co_u32, false, a + b)                                                                                        \
-  X(v_sub_co_u32, false, a - b)                                                                                        \
-  X(v_subrev_co_u32, false, b - a)                                                                                     \
-  X(v_addc_co_u32, true, a + b + in)                                                                                   \
-  X(v_subb_co_u32, true, a - b - in)                                                                                   \
+#define CARRY(X)                     \
+  X(v_add_co_u32, false, a + b)      \
+  X(v_sub_co_u32, false, a - b)      \
+  X(v_subrev_co_u32, false, b - a)   \
+  X(v_addc_co_u32, true, a + b + in) \
+  X(v_subb_co_u32, true, a - b - in) \
   X(v_subbrev_co_u32, true, b - a - in)
 
-#define X(name, carry_in, expr)                                                                                        \
-  void name(Wave &w, const Instruction &i) {                                                                           \
-    with_carry<carry_in>(w, i, [](uint64_t a, uint64_t b, [[maybe_unused]] uint64_t in) { return expr; });             \
+#define X(name, carry_in, expr)                                                                            \
+  void name(Wave &w, const Instruction &i) {                                                               \
+    with_carry<carry_in>(w, i, [](uint64_t a, uint64_t b, [[maybe_unused]] uint64_t in) { return expr; }); \
   }
 CARRY(X)
 #undef X
 
-} // namespace
+}  // namespace
 
 void register_vop_int64(Registry &r) {
   r.select(Op::v_mov_b64, bind_checked<v_mov_b64, kInt>);
@@ -109,4 +110,4 @@ void register_vop_int64(Registry &r) {
 #undef X
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -36,14 +36,14 @@ void v_swap_b32(Wave &w, const Instruction &i) {
   Lanes old;
   std::memcpy(old.v, x, sizeof old.v);
   const uint64_t mask = w.exec();
-  if (x == y)
-    return;
+  if (x == y) return;
   merge(x, y, mask);
   merge(y, old.v, mask);
 }
 
 // Bits of the mask below the lane's own, counted and added to src1.
-template <bool HIGH> void mbcnt(Wave &w, const Instruction &i) {
+template <bool HIGH>
+void mbcnt(Wave &w, const Instruction &i) {
   Lanes ta, tb, out;
   const uint32_t *a = src32(w, i, 0, ta), *b = src32(w, i, 1, tb);
   for (unsigned l = 0; l < kLanes; ++l) {
@@ -55,35 +55,34 @@ template <bool HIGH> void mbcnt(Wave &w, const Instruction &i) {
 
 // The upper rows of the destination trade places with the lower rows of the source register. A lane is written where it
 // is active; what it would get from an inactive lane it does not get (no "fetch inactive").
-template <unsigned ROW> void permlane_swap(Wave &w, const Instruction &i) {
+template <unsigned ROW>
+void permlane_swap(Wave &w, const Instruction &i) {
   uint32_t *x = w.vgpr[i.dst.reg], *y = w.vgpr[i.src[0].reg];
   const uint64_t exec = w.exec();
   for (unsigned base = 0; base < kLanes; base += 2 * ROW)
     for (unsigned l = base; l < base + ROW; ++l) {
       const uint32_t from_x = x[l + ROW], from_y = y[l];
       const bool both = (exec >> l & 1) && (exec >> (l + ROW) & 1);
-      if (!both)
-        continue;
+      if (!both) continue;
       y[l] = from_x;
       x[l + ROW] = from_y;
     }
 }
 
-template <Handler H> Handler no_modifiers(const Instruction &i) {
+template <Handler H>
+Handler no_modifiers(const Instruction &i) {
   require_modifiers(i, kInt);
-  if (i.has_dpp)
-    throw NotImplemented("DPP");
-  if (i.has_sdwa)
-    throw NotImplemented("SDWA");
+  if (i.has_dpp) throw NotImplemented("DPP");
+  if (i.has_sdwa) throw NotImplemented("SDWA");
   return H;
 }
-template <Handler H> Handler two_registers(const Instruction &i) {
-  if (!i.src[0].is_vector() || !i.dst.is_vector())
-    throw NotImplemented("an operand that is not a vector register");
+template <Handler H>
+Handler two_registers(const Instruction &i) {
+  if (!i.src[0].is_vector() || !i.dst.is_vector()) throw NotImplemented("an operand that is not a vector register");
   return no_modifiers<H>(i);
 }
 
-} // namespace
+}  // namespace
 
 void register_vop_lane(Registry &r) {
   r.set(Op::v_nop, v_nop);
@@ -98,4 +97,4 @@ void register_vop_lane(Registry &r) {
   r.select(Op::v_permlane32_swap_b32, two_registers<permlane_swap<32>>);
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -17,28 +17,27 @@ inline double rsq(double x) { return 1.0 / std::sqrt(x); }
 // The argument counts revolutions; it is reduced exactly before the multiplication. Hardware gives sin 0 and cos 1
 // beyond +-256 revolutions.
 inline double sin_turns(double x) {
-  if (std::fabs(x) > 256.0 && std::isfinite(x))
-    return 0.0;
+  if (std::fabs(x) > 256.0 && std::isfinite(x)) return 0.0;
   const double f = x - std::floor(x);
   return x == 0.0 ? x : f == 0.5 || f == 0.0 ? 0.0 : std::sin(kTau * f);
 }
 inline double cos_turns(double x) {
-  if (std::fabs(x) > 256.0 && std::isfinite(x))
-    return 1.0;
+  if (std::fabs(x) > 256.0 && std::isfinite(x)) return 1.0;
   const double f = x - std::floor(x);
   return f == 0.25 || f == 0.75 ? 0.0 : std::cos(kTau * f);
 }
 // "Legacy" forms are the same functions with an older accuracy.
-#define FUNCTIONS(X)                                                                                                   \
-  X(exp, std::exp2(x))                                                                                                 \
-  X(log, std::log2(x))                                                                                                 \
-  X(rcp, 1.0 / x)                                                                                                      \
-  X(rsq, rsq(x))                                                                                                       \
-  X(sqrt, std::sqrt(x))                                                                                                \
-  X(sin, sin_turns(x))                                                                                                 \
+#define FUNCTIONS(X)    \
+  X(exp, std::exp2(x))  \
+  X(log, std::log2(x))  \
+  X(rcp, 1.0 / x)       \
+  X(rsq, rsq(x))        \
+  X(sqrt, std::sqrt(x)) \
+  X(sin, sin_turns(x))  \
   X(cos, cos_turns(x))
 
-template <class F> inline void trans32(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void trans32(Wave &w, const Instruction &i, F f) {
   Lanes ta, out;
   const uint32_t *a = srcf32(w, i, 0, ta);
   for (unsigned l = 0; l < kLanes; ++l) {
@@ -49,7 +48,8 @@ template <class F> inline void trans32(Wave &w, const Instruction &i, F f) {
   result_f32(w, i, out.v);
 }
 
-template <class F> inline void trans16(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void trans16(Wave &w, const Instruction &i, F f) {
   Lanes ta, out;
   const uint32_t *a = source_f16(w, i, 0, ta);
   for (unsigned l = 0; l < kLanes; ++l) {
@@ -60,21 +60,21 @@ template <class F> inline void trans16(Wave &w, const Instruction &i, F f) {
   result_f16(w, i, out.v, false);
 }
 
-template <class F> inline void trans64(Wave &w, const Instruction &i, F f) {
+template <class F>
+inline void trans64(Wave &w, const Instruction &i, F f) {
   Lanes64 ta, out;
   const uint64_t *a = source_f64(w, i, 0, ta);
-  for (unsigned l = 0; l < kLanes; ++l)
-    out.v[l] = as_bits(f(as_double(a[l])));
+  for (unsigned l = 0; l < kLanes; ++l) out.v[l] = as_bits(f(as_double(a[l])));
   settle_nans64(out.v, a);
   result_f64(w, i, out.v);
 }
 
-#define X(name, expr)                                                                                                  \
-  void v_##name##_f32(Wave &w, const Instruction &i) {                                                                 \
-    trans32(w, i, [](double x) { return expr; });                                                                      \
-  }                                                                                                                    \
-  void v_##name##_f16(Wave &w, const Instruction &i) {                                                                 \
-    trans16(w, i, [](double x) { return expr; });                                                                      \
+#define X(name, expr)                                  \
+  void v_##name##_f32(Wave &w, const Instruction &i) { \
+    trans32(w, i, [](double x) { return expr; });      \
+  }                                                    \
+  void v_##name##_f16(Wave &w, const Instruction &i) { \
+    trans16(w, i, [](double x) { return expr; });      \
   }
 FUNCTIONS(X)
 #undef X
@@ -87,15 +87,15 @@ void v_sqrt_f64(Wave &w, const Instruction &i) {
   trans64(w, i, [](double x) { return std::sqrt(x); });
 }
 
-} // namespace
+}  // namespace
 
 void register_vop_trans(Registry &r) {
-#define X(name, expr)                                                                                                  \
-  r.select(Op::v_##name##_f32, bind_checked<v_##name##_f32, kFloat>);                                                  \
+#define X(name, expr)                                                 \
+  r.select(Op::v_##name##_f32, bind_checked<v_##name##_f32, kFloat>); \
   r.select(Op::v_##name##_f16, bind_checked<v_##name##_f16, kFloat>);
   FUNCTIONS(X)
 #undef X
-  r.select(Op::v_rcp_iflag_f32, bind_checked<v_rcp_f32, kFloat>); // differs in the exception flag only
+  r.select(Op::v_rcp_iflag_f32, bind_checked<v_rcp_f32, kFloat>);  // differs in the exception flag only
   r.select(Op::v_exp_legacy_f32, bind_checked<v_exp_f32, kFloat>);
   r.select(Op::v_log_legacy_f32, bind_checked<v_log_f32, kFloat>);
   r.select(Op::v_rcp_f64, bind_checked<v_rcp_f64, kFloat>);
@@ -103,4 +103,4 @@ void register_vop_trans(Registry &r) {
   r.select(Op::v_sqrt_f64, bind_checked<v_sqrt_f64, kFloat>);
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -9,7 +9,7 @@ namespace {
 thread_local std::string text;
 }
 
-/// One setting (arch, checks, threads, seed, max_steps, bounds, findings, record, mfma). Returns "" or what is wrong.
+/// One setting (arch, checks, threads, seed, max_steps, bounds, findings, record). Returns "" or what is wrong.
 TURBO_SIM_API const char *turbo_sim_set(const char *key, const char *value) {
   State &s = state();
   std::lock_guard<std::mutex> lock(s.mutex);
@@ -65,8 +65,7 @@ TURBO_SIM_API const char *turbo_sim_take_profiles() {
   State &s = state();
   std::lock_guard<std::mutex> lock(s.mutex);
   text = "[";
-  for (const std::string &p : s.profiles)
-    text += (text.size() > 1 ? ",\n" : "") + p;
+  for (const std::string &p : s.profiles) text += (text.size() > 1 ? ",\n" : "") + p;
   text += "]";
   s.profiles.clear();
   return text.c_str();

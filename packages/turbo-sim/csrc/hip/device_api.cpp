@@ -35,16 +35,18 @@ enum Field : size_t {
   kPropertiesSize = 1472
 };
 
-template <class T> void put(char *p, Field f, T v) { std::memcpy(p + f, &v, sizeof v); }
+template <class T>
+void put(char *p, Field f, T v) {
+  std::memcpy(p + f, &v, sizeof v);
+}
 
 struct Event {
   uint64_t instructions = 0;
 };
 
-} // namespace
+}  // namespace
 
 // --- device
-// -----------------------------------------------------------------------------------------------------------------------------
 
 TURBO_SIM_API int hipInit(unsigned) { return kSuccess; }
 TURBO_SIM_API int hipDriverGetVersion(int *v) { return v ? *v = 60'400'000, kSuccess : fail(kInvalidValue); }
@@ -55,14 +57,12 @@ TURBO_SIM_API int hipSetDevice(int d) { return d ? fail(kInvalidDevice) : kSucce
 TURBO_SIM_API int hipDeviceSynchronize() { return kSuccess; }
 TURBO_SIM_API int hipDeviceReset() { return kSuccess; }
 TURBO_SIM_API int hipGetDevicePropertiesR0600(void *out, int device) {
-  if (!out)
-    return fail(kInvalidValue);
+  if (!out) return fail(kInvalidValue);
   // 0 is the device as set; 942 and 950 are names of it for callers that cache by number.
-  if (device && device != 942 && device != 950)
-    return fail(kInvalidDevice);
+  if (device && device != 942 && device != 950) return fail(kInvalidDevice);
   const std::string arch = device ? "gfx" + std::to_string(device) : state().arch;
   const DeviceModel &d = device_model(arch == "gfx942" ? Arch::gfx942 : Arch::gfx950);
-  const bool mi300 = arch == "gfx942"; // else MI355
+  const bool mi300 = arch == "gfx942";  // else MI355
   char *p = static_cast<char *>(out);
   std::memset(p, 0, kPropertiesSize);
   std::strcpy(p, ("turbo-sim " + arch).c_str());
@@ -85,48 +85,36 @@ TURBO_SIM_API int hipGetDevicePropertiesR0600(void *out, int device) {
   return kSuccess;
 }
 TURBO_SIM_API int hipDeviceGetName(char *name, int size, int device) {
-  if (!name || size < 1 || device)
-    return fail(kInvalidValue);
+  if (!name || size < 1 || device) return fail(kInvalidValue);
   std::strncpy(name, ("turbo-sim " + state().arch).c_str(), size_t(size));
   name[size - 1] = 0;
   return kSuccess;
 }
 
 // --- errors
-// -----------------------------------------------------------------------------------------------------------------------------
 
 TURBO_SIM_API int hipGetLastError() { return take_last_error(); }
 TURBO_SIM_API int hipPeekAtLastError() { return peek_last_error(); }
 TURBO_SIM_API const char *hipGetErrorString(int e) { return error_text(e); }
 TURBO_SIM_API const char *hipGetErrorName(int e) {
   switch (e) {
-  case kSuccess:
-    return "hipSuccess";
-  case kInvalidValue:
-    return "hipErrorInvalidValue";
-  case kLaunchFailure:
-    return "hipErrorLaunchFailure";
-  case kNoBinaryForGpu:
-    return "hipErrorNoBinaryForGpu";
-  case kNotSupported:
-    return "hipErrorNotSupported";
-  default:
-    return "hipErrorUnknown";
+    case kSuccess: return "hipSuccess";
+    case kInvalidValue: return "hipErrorInvalidValue";
+    case kLaunchFailure: return "hipErrorLaunchFailure";
+    case kNoBinaryForGpu: return "hipErrorNoBinaryForGpu";
+    case kNotSupported: return "hipErrorNotSupported";
+    default: return "hipErrorUnknown";
   }
 }
 
 // --- memory
-// -----------------------------------------------------------------------------------------------------------------------------
 
 TURBO_SIM_API int hipMalloc(void **p, size_t bytes) {
-  if (!p)
-    return fail(kInvalidValue);
+  if (!p) return fail(kInvalidValue);
   *p = nullptr;
-  if (!bytes)
-    return kSuccess;
+  if (!bytes) return kSuccess;
   void *block = std::aligned_alloc(256, (bytes + 511) / 256 * 256);
-  if (!block)
-    return fail(kOutOfMemory);
+  if (!block) return fail(kOutOfMemory);
   State &s = state();
   std::lock_guard<std::mutex> lock(s.mutex);
   const uint64_t at = reinterpret_cast<uint64_t>(block);
@@ -135,12 +123,10 @@ TURBO_SIM_API int hipMalloc(void **p, size_t bytes) {
   return kSuccess;
 }
 TURBO_SIM_API int hipFree(void *p) {
-  if (!p)
-    return kSuccess;
+  if (!p) return kSuccess;
   State &s = state();
   std::lock_guard<std::mutex> lock(s.mutex);
-  if (!s.blocks.erase(reinterpret_cast<uint64_t>(p)))
-    return fail(kInvalidDevicePointer);
+  if (!s.blocks.erase(reinterpret_cast<uint64_t>(p))) return fail(kInvalidDevicePointer);
   std::free(p);
   return kSuccess;
 }
@@ -159,32 +145,27 @@ TURBO_SIM_API int hipMemcpyDtoD(void *to, void *from, size_t n) { return std::me
 TURBO_SIM_API int hipMemset(void *p, int v, size_t n) { return std::memset(p, v, n), kSuccess; }
 TURBO_SIM_API int hipMemsetAsync(void *p, int v, size_t n, void *) { return std::memset(p, v, n), kSuccess; }
 TURBO_SIM_API int hipMemsetD32Async(void *p, int v, size_t n, void *) {
-  for (size_t k = 0; k < n; ++k)
-    std::memcpy(static_cast<char *>(p) + 4 * k, &v, 4);
+  for (size_t k = 0; k < n; ++k) std::memcpy(static_cast<char *>(p) + 4 * k, &v, 4);
   return kSuccess;
 }
 TURBO_SIM_API int hipMemGetInfo(size_t *free_, size_t *total) {
-  if (free_)
-    *free_ = size_t(60) << 30;
-  if (total)
-    *total = size_t(64) << 30;
+  if (free_) *free_ = size_t(60) << 30;
+  if (total) *total = size_t(64) << 30;
   return kSuccess;
 }
 /// Host memory is device memory.
 TURBO_SIM_API int hipPointerGetAttribute(void *data, int attribute, void *pointer) {
-  if (!data)
-    return fail(kInvalidValue);
+  if (!data) return fail(kInvalidValue);
   if (attribute == 3 || attribute == 4)
-    std::memcpy(data, &pointer, sizeof pointer); // device pointer, host pointer
+    std::memcpy(data, &pointer, sizeof pointer);  // device pointer, host pointer
   else if (attribute == 2)
-    *static_cast<int *>(data) = 2; // memory type: device
+    *static_cast<int *>(data) = 2;  // memory type: device
   else
     return fail(kNotSupported);
   return kSuccess;
 }
 
 // --- streams and events: a launch has ended before it returns
-// -----------------------------------------------------------------------------
 
 TURBO_SIM_API int hipStreamCreate(void **s) { return s ? *s = new char, kSuccess : fail(kInvalidValue); }
 TURBO_SIM_API int hipStreamCreateWithFlags(void **s, unsigned) { return hipStreamCreate(s); }
@@ -202,34 +183,28 @@ TURBO_SIM_API int hipEventDestroy(void *e) { return delete static_cast<Event *>(
 TURBO_SIM_API int hipEventSynchronize(void *) { return kSuccess; }
 TURBO_SIM_API int hipEventQuery(void *) { return kSuccess; }
 TURBO_SIM_API int hipEventRecord(void *e, void *) {
-  if (!e)
-    return fail(kInvalidHandle);
+  if (!e) return fail(kInvalidHandle);
   static_cast<Event *>(e)->instructions = state().instructions;
   return kSuccess;
 }
 /// Not a time: wave-instructions between the events, in millions. It ranks variants and never depends on the host.
 TURBO_SIM_API int hipEventElapsedTime(float *ms, void *from, void *to) {
-  if (!ms || !from || !to)
-    return fail(kInvalidHandle);
+  if (!ms || !from || !to) return fail(kInvalidHandle);
   *ms = float(double(static_cast<Event *>(to)->instructions - static_cast<Event *>(from)->instructions) * 1e-6);
   return kSuccess;
 }
 
 // --- look-up
-// ------------------------------------------------------------------------------------------------------------------------------
 
 TURBO_SIM_API int hipGetProcAddress(const char *name, void **function, int, uint64_t, int *status) {
-  if (!name || !function)
-    return fail(kInvalidValue);
+  if (!name || !function) return fail(kInvalidValue);
   Dl_info self;
   void *library = nullptr;
   if (dladdr(reinterpret_cast<void *>(&hipGetProcAddress), &self))
     library = dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD);
   const char *wanted = std::strcmp(name, "hipGetDeviceProperties") ? name : "hipGetDevicePropertiesR0600";
   *function = library ? dlsym(library, wanted) : nullptr;
-  if (library)
-    dlclose(library);
-  if (status)
-    *status = *function ? 0 : 1;
+  if (library) dlclose(library);
+  if (status) *status = *function ? 0 : 1;
   return *function ? kSuccess : kInvalidValue;
 }

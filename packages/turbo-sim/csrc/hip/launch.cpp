@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kFindingsInText = 8, kProfilesKept = 4096;
 
-template <class T> T at(const uint8_t *p, size_t offset) {
+template <class T>
+T at(const uint8_t *p, size_t offset) {
   T v;
   std::memcpy(&v, p + offset, sizeof v);
   return v;
@@ -31,8 +32,7 @@ size_t image_size(const uint8_t *p) {
     }
     for (unsigned k = 0; k < section_count; ++k) {
       const uint8_t *s = p + sections + k * section_size;
-      if (at<uint32_t>(s, 4) != 8)
-        end = std::max(end, at<uint64_t>(s, 24) + at<uint64_t>(s, 32));
+      if (at<uint32_t>(s, 4) != 8) end = std::max(end, at<uint64_t>(s, 24) + at<uint64_t>(s, 32));
     }
     return size_t(end);
   }
@@ -51,25 +51,20 @@ size_t image_size(const uint8_t *p) {
 /// Explicit arguments from HIP's two ways to pass them: an array of pointers, or one packed buffer.
 std::vector<uint8_t> kernel_arguments(const Kernel &k, void **params, void **extra) {
   std::vector<uint8_t> bytes;
-  if (extra) { // {1, buffer, 2, &size, 3}
+  if (extra) {  // {1, buffer, 2, &size, 3}
     const void *buffer = nullptr;
     size_t size = 0;
     for (unsigned n = 0; extra[n] && extra[n] != reinterpret_cast<void *>(3); n += 2) {
-      if (extra[n] == reinterpret_cast<void *>(1))
-        buffer = extra[n + 1];
-      if (extra[n] == reinterpret_cast<void *>(2))
-        size = *static_cast<size_t *>(extra[n + 1]);
+      if (extra[n] == reinterpret_cast<void *>(1)) buffer = extra[n + 1];
+      if (extra[n] == reinterpret_cast<void *>(2)) size = *static_cast<size_t *>(extra[n + 1]);
     }
-    if (buffer)
-      bytes.assign(static_cast<const uint8_t *>(buffer), static_cast<const uint8_t *>(buffer) + size);
+    if (buffer) bytes.assign(static_cast<const uint8_t *>(buffer), static_cast<const uint8_t *>(buffer) + size);
     return bytes;
   }
   unsigned n = 0;
   for (const KernelArg &a : k.args) {
-    if (a.kind.rfind("hidden_", 0) == 0)
-      continue;
-    if (!params)
-      throw std::invalid_argument("kernel " + k.name + " has arguments, none were given");
+    if (a.kind.rfind("hidden_", 0) == 0) continue;
+    if (!params) throw std::invalid_argument("kernel " + k.name + " has arguments, none were given");
     bytes.resize(std::max<size_t>(bytes.size(), a.offset + a.size));
     std::memcpy(bytes.data() + a.offset, params[n++], a.size);
   }
@@ -79,18 +74,15 @@ std::vector<uint8_t> kernel_arguments(const Kernel &k, void **params, void **ext
 std::string describe(const std::vector<FindingText> &findings, const std::string &arch) {
   std::string s = "turbo-sim (" + arch + "): " + std::to_string(findings.size()) +
                   (findings.size() == 1 ? " finding" : " findings");
-  for (size_t k = 0; k < std::min(findings.size(), kFindingsInText); ++k)
-    s += "\n  " + findings[k].text();
-  if (findings.size() > kFindingsInText)
-    s += "\n  ...";
+  for (size_t k = 0; k < std::min(findings.size(), kFindingsInText); ++k) s += "\n  " + findings[k].text();
+  if (findings.size() > kFindingsInText) s += "\n  ...";
   return s;
 }
 
-} // namespace
+}  // namespace
 
 int load_module(Module **out, const void *image) {
-  if (!out || !image)
-    return fail(kInvalidValue);
+  if (!out || !image) return fail(kInvalidValue);
   State &s = state();
   try {
     const auto *p = static_cast<const uint8_t *>(image);
@@ -104,23 +96,20 @@ int load_module(Module **out, const void *image) {
 }
 
 int get_function(Function **out, Module *m, const char *name) {
-  if (!out || !m || !name)
-    return fail(kInvalidValue);
+  if (!out || !m || !name) return fail(kInvalidValue);
   const Kernel *k = m->object->find(name);
-  if (!k)
-    return fail(kNotFound, std::string("turbo-sim: no kernel ") + name + " in this code object");
+  if (!k) return fail(kNotFound, std::string("turbo-sim: no kernel ") + name + " in this code object");
   *out = new Function{m, k};
   return kSuccess;
 }
 
 int launch(Function *f, const uint32_t (&grid)[3], const uint32_t (&block)[3], uint32_t shared, void **params,
            void **extra) {
-  if (!f)
-    return fail(kInvalidHandle);
+  if (!f) return fail(kInvalidHandle);
   State &s = state();
   const std::shared_ptr<CodeObject> object = f->module->object;
   const std::string arch = arch_name(object->arch);
-  std::lock_guard<std::mutex> lock(s.mutex); // one launch at a time: it uses all threads
+  std::lock_guard<std::mutex> lock(s.mutex);  // one launch at a time: it uses all threads
   if (arch != s.arch)
     return fail(kNoBinaryForGpu,
                 "turbo-sim: kernel " + f->kernel->name + " is for " + arch + ", the simulated device is " + s.arch);
@@ -136,10 +125,8 @@ int launch(Function *f, const uint32_t (&grid)[3], const uint32_t (&block)[3], u
     ++s.launches;
     s.instructions += r.instructions;
     s.findings += r.findings.size();
-    if (s.record && s.profiles.size() < kProfilesKept)
-      s.profiles.push_back(profile_json(*object, *f->kernel, r));
-    if (r.findings.empty() || s.keep_going)
-      return kSuccess;
+    if (s.record && s.profiles.size() < kProfilesKept) s.profiles.push_back(profile_json(*object, *f->kernel, r));
+    if (r.findings.empty() || s.keep_going) return kSuccess;
     return fail(kLaunchFailure, describe(r.findings, arch));
   } catch (const std::invalid_argument &e) {
     return fail(kInvalidConfiguration, std::string("turbo-sim: ") + e.what());
@@ -151,4 +138,4 @@ int launch(Function *f, const uint32_t (&grid)[3], const uint32_t (&block)[3], u
   }
 }
 
-} // namespace turbo_sim::hip
+}  // namespace turbo_sim::hip

@@ -41,7 +41,7 @@ struct CallConfiguration {
 };
 thread_local std::vector<CallConfiguration> configurations;
 
-} // namespace
+}  // namespace
 
 TURBO_SIM_API int hipModuleLoadData(void **module, const void *image) {
   return load_module(reinterpret_cast<Module **>(module), image);
@@ -51,48 +51,31 @@ TURBO_SIM_API int hipModuleLoadDataEx(void **module, const void *image, unsigned
 }
 TURBO_SIM_API int hipModuleUnload(void *) {
   return kSuccess;
-} // kept: functions of it may still be in caches of the caller
+}  // kept: functions of it may still be in caches of the caller
 TURBO_SIM_API int hipModuleGetFunction(void **function, void *module, const char *name) {
   return get_function(reinterpret_cast<Function **>(function), static_cast<Module *>(module), name);
 }
 TURBO_SIM_API int hipModuleGetGlobal(void **pointer, size_t *bytes, void *module, const char *name) {
-  if (!module || !name)
-    return fail(kInvalidValue);
+  if (!module || !name) return fail(kInvalidValue);
   const auto &globals = static_cast<Module *>(module)->object->globals;
   const auto found = globals.find(name);
-  if (found == globals.end())
-    return fail(kNotFound);
-  if (pointer)
-    *pointer = reinterpret_cast<void *>(found->second.first);
-  if (bytes)
-    *bytes = size_t(found->second.second);
+  if (found == globals.end()) return fail(kNotFound);
+  if (pointer) *pointer = reinterpret_cast<void *>(found->second.first);
+  if (bytes) *bytes = size_t(found->second.second);
   return kSuccess;
 }
 
 /// hipFunction_attribute: 0 threads per block, 1 static LDS, 3 scratch per lane, 4 registers, 8 dynamic LDS.
 TURBO_SIM_API int hipFuncGetAttribute(int *value, int attribute, void *function) {
-  if (!value || !function)
-    return fail(kInvalidValue);
+  if (!value || !function) return fail(kInvalidValue);
   const Kernel &k = *static_cast<Function *>(function)->kernel;
   switch (attribute) {
-  case 0:
-    *value = k.max_workgroup ? int(k.max_workgroup) : 1024;
-    break;
-  case 1:
-    *value = int(k.lds_bytes);
-    break;
-  case 3:
-    *value = int(k.scratch_bytes);
-    break;
-  case 4:
-    *value = int(k.vgpr_count + k.agpr_count ? k.vgpr_count : k.total_vgprs());
-    break;
-  case 8:
-    *value = int(lds_limit(static_cast<Function *>(function)->module->object->arch) - k.lds_bytes);
-    break;
-  default:
-    *value = 0;
-    break;
+    case 0: *value = k.max_workgroup ? int(k.max_workgroup) : 1024; break;
+    case 1: *value = int(k.lds_bytes); break;
+    case 3: *value = int(k.scratch_bytes); break;
+    case 4: *value = int(k.vgpr_count + k.agpr_count ? k.vgpr_count : k.total_vgprs()); break;
+    case 8: *value = int(lds_limit(static_cast<Function *>(function)->module->object->arch) - k.lds_bytes); break;
+    default: *value = 0; break;
   }
   return kSuccess;
 }
@@ -109,9 +92,8 @@ TURBO_SIM_API int hipModuleLaunchCooperativeKernel(void *, unsigned, unsigned, u
 }
 
 // --- host code of hipcc (<<< >>>)
-// -----------------------------------------------------------------------------------------------------
 
-TURBO_SIM_API void **__hipRegisterFatBinary(const void *data) { // {magic, version, image, unused}
+TURBO_SIM_API void **__hipRegisterFatBinary(const void *data) {  // {magic, version, image, unused}
   auto *binary = new FatBinary;
   std::memcpy(&binary->image, static_cast<const char *>(data) + 8, sizeof binary->image);
   return reinterpret_cast<void **>(binary);
@@ -126,8 +108,7 @@ TURBO_SIM_API int __hipPushCallConfiguration(Dim3 grid, Dim3 block, size_t share
   return kSuccess;
 }
 TURBO_SIM_API int __hipPopCallConfiguration(Dim3 *grid, Dim3 *block, size_t *shared, void **stream) {
-  if (configurations.empty())
-    return fail(kInvalidConfiguration);
+  if (configurations.empty()) return fail(kInvalidConfiguration);
   const CallConfiguration c = configurations.back();
   configurations.pop_back();
   *grid = c.grid, *block = c.block, *shared = c.shared, *stream = c.stream;
@@ -135,15 +116,12 @@ TURBO_SIM_API int __hipPopCallConfiguration(Dim3 *grid, Dim3 *block, size_t *sha
 }
 TURBO_SIM_API int hipLaunchKernel(const void *stub, Dim3 grid, Dim3 block, void **params, size_t shared, void *) {
   const auto found = registered().find(stub);
-  if (found == registered().end())
-    return fail(kInvalidDeviceFunction);
+  if (found == registered().end()) return fail(kInvalidDeviceFunction);
   Registered &r = found->second;
   if (!r.function) {
     if (!r.binary->module)
-      if (const int e = load_module(&r.binary->module, r.binary->image))
-        return e;
-    if (const int e = get_function(&r.function, r.binary->module, r.name.c_str()))
-      return e;
+      if (const int e = load_module(&r.binary->module, r.binary->image)) return e;
+    if (const int e = get_function(&r.function, r.binary->module, r.name.c_str())) return e;
   }
   return launch_dims(r.function, grid, block, shared, params, nullptr);
 }

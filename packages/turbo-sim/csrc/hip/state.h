@@ -29,25 +29,22 @@ enum Error : int {
 };
 
 /// How the bounds check learns what memory there is.
-enum class Bounds { Known, Process }; // announced and allocated blocks; all of the process's mappings
+enum class Bounds { Known, Process };  // announced and allocated blocks; all of the process's mappings
 
 struct State {
   std::mutex mutex;
-  // --- settings: TURBO_SIM_* variables at first use, turbo_sim_set() later
-  // -------------------------------------------------------
+  // --- settings, by turbo_sim_set()
   std::string arch = "gfx950";
   Options options;
   Bounds bounds = Bounds::Known;
-  bool keep_going = false; // findings are recorded but the launch succeeds
-  bool record = false;     // keep a profile of every launch
+  bool keep_going = false;  // findings are recorded but the launch succeeds
+  bool record = false;      // keep a profile of every launch
   // --- memory
-  // -----------------------------------------------------------------------------------------------------------------------
-  std::map<uint64_t, Allocation> blocks; // hipMalloc, by begin
-  std::vector<Allocation> announced;     // valid until cleared
-  std::vector<Allocation> next_launch;   // valid for one launch
+  std::map<uint64_t, Allocation> blocks;  // hipMalloc, by begin
+  std::vector<Allocation> announced;      // valid until cleared
+  std::vector<Allocation> next_launch;    // valid for one launch
   // --- results
-  // ----------------------------------------------------------------------------------------------------------------------
-  std::vector<std::string> profiles; // JSON
+  std::vector<std::string> profiles;  // JSON
   uint64_t instructions = 0, launches = 0, findings = 0;
 };
 State &state();
@@ -83,6 +80,6 @@ std::vector<Allocation> memory_map(State &, const std::vector<uint8_t> &kernarg)
 bool track_torch();
 void append_torch_memory(std::vector<Allocation> &);
 
-} // namespace turbo_sim::hip
+}  // namespace turbo_sim::hip
 
 #define TURBO_SIM_API extern "C" __attribute__((visibility("default")))

@@ -27,10 +27,9 @@ Code decode_section(Arch, const uint8_t *p, size_t size);
 std::string stop_reason(Arch, const uint8_t *p, size_t avail);
 
 // --- pieces shared by decode*.cpp
-// ---------------------------------------------------------------------------------------
 struct Words {
   uint32_t w[4] = {0, 0, 0, 0};
-  unsigned avail = 0; // words that are there
+  unsigned avail = 0;  // words that are there
 };
 inline unsigned bits(uint32_t word, unsigned low, unsigned n) { return word >> low & ((1u << n) - 1); }
 
@@ -40,8 +39,8 @@ Operand vector_operand(unsigned reg, OperandType, bool agpr = false);
 Operand scalar_operand(unsigned reg, unsigned dwords);
 bool is_literal(unsigned code);
 
-void decode_vop(Arch, const Words &, Instruction &);    // VOP1, VOP2, VOPC, VOP3
-void decode_vop3p(Arch, const Words &, Instruction &);  // packed and MFMA
-void decode_memory(Arch, const Words &, Instruction &); // DS, MUBUF, FLAT family, SMEM
+void decode_vop(Arch, const Words &, Instruction &);     // VOP1, VOP2, VOPC, VOP3
+void decode_vop3p(Arch, const Words &, Instruction &);   // packed and MFMA
+void decode_memory(Arch, const Words &, Instruction &);  // DS, MUBUF, FLAT family, SMEM
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

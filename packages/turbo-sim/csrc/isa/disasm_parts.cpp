@@ -15,8 +15,7 @@ std::string format(const char *f, unsigned long long v) {
 
 std::string range(char prefix, unsigned first, unsigned count) {
   std::string p(1, prefix);
-  if (count <= 1)
-    return p + std::to_string(first);
+  if (count <= 1) return p + std::to_string(first);
   return p + "[" + std::to_string(first) + ":" + std::to_string(first + count - 1) + "]";
 }
 
@@ -24,22 +23,16 @@ std::string scalar_text(unsigned reg, unsigned dwords) {
   auto pair = [&](const char *name, unsigned first) {
     return dwords == 2 ? std::string(name) : std::string(name) + (reg == first ? "_lo" : "_hi");
   };
-  if (reg < 102)
-    return range('s', reg, dwords);
-  if (reg < 104)
-    return pair("flat_scratch", 102);
-  if (reg < 106)
-    return pair("xnack_mask", 104);
-  if (reg < 108)
-    return pair("vcc", 106);
+  if (reg < 102) return range('s', reg, dwords);
+  if (reg < 104) return pair("flat_scratch", 102);
+  if (reg < 106) return pair("xnack_mask", 104);
+  if (reg < 108) return pair("vcc", 106);
   if (reg < 124) {
     unsigned first = reg - 108;
-    if (dwords <= 1)
-      return "ttmp" + std::to_string(first);
+    if (dwords <= 1) return "ttmp" + std::to_string(first);
     return "ttmp[" + std::to_string(first) + ":" + std::to_string(first + dwords - 1) + "]";
   }
-  if (reg == 124)
-    return "m0";
+  if (reg == 124) return "m0";
   return pair("exec", 126);
 }
 
@@ -60,46 +53,36 @@ std::string constant_text(const Operand &o) {
   const bool half = o.type == Type::F16 || o.type == Type::PackedF16;
   for (const auto &f : kFloats) {
     uint64_t bits = wide ? f.f64 : half ? f.f16 : f.f32;
-    if (o.value == bits)
-      return wide && f.f16 == 0x3118 ? "0.15915494309189532" : f.text;
+    if (o.value == bits) return wide && f.f16 == 0x3118 ? "0.15915494309189532" : f.text;
   }
   return std::to_string(wide ? (long long)(o.value) : (long long)(int32_t(o.value)));
 }
 
-} // namespace
+}  // namespace
 
 std::string operand_text(const Operand &o) {
   static const char *const kSpecial[] = {
       "src_shared_base", "src_shared_limit", "src_private_base", "src_private_limit", "src_pops_exiting_wave_id",
       "src_vccz",        "src_execz",        "src_scc",          "src_lds_direct"};
   switch (o.kind) {
-  case Kind::None:
-    return "off";
-  case Kind::Scalar:
-    return scalar_text(o.reg, o.dwords);
-  case Kind::Vgpr:
-    return range('v', o.reg, o.dwords);
-  case Kind::Agpr:
-    return range('a', o.reg - 256u, o.dwords);
-  case Kind::Constant:
-    return constant_text(o);
-  case Kind::Literal:
-    return format("0x%llx", o.type == Type::F64 ? o.value >> 32 : o.value & 0xffffffff);
-  case Kind::Special:
-    return kSpecial[o.reg];
+    case Kind::None: return "off";
+    case Kind::Scalar: return scalar_text(o.reg, o.dwords);
+    case Kind::Vgpr: return range('v', o.reg, o.dwords);
+    case Kind::Agpr: return range('a', o.reg - 256u, o.dwords);
+    case Kind::Constant: return constant_text(o);
+    case Kind::Literal: return format("0x%llx", o.type == Type::F64 ? o.value >> 32 : o.value & 0xffffffff);
+    case Kind::Special: return kSpecial[o.reg];
   }
   return "?";
 }
 
 std::string waitcnt_text(unsigned imm) {
   const unsigned vm = (imm & 0xf) | (imm >> 14 & 3) << 4, exp = imm >> 4 & 7, lgkm = imm >> 8 & 0xf;
-  const bool all = vm == 63 && exp == 7 && lgkm == 15; // nothing to wait for: all three are shown
+  const bool all = vm == 63 && exp == 7 && lgkm == 15;  // nothing to wait for: all three are shown
   std::string s;
   auto add = [&](const char *name, unsigned n, unsigned none) {
-    if (n == none && !all)
-      return;
-    if (!s.empty())
-      s += ' ';
+    if (n == none && !all) return;
+    if (!s.empty()) s += ' ';
     s += std::string(name) + "(" + std::to_string(n) + ")";
   };
   add("vmcnt", vm, 63);
@@ -137,8 +120,7 @@ std::string hwreg_text(unsigned imm) {
   const unsigned id = imm & 63, offset = imm >> 6 & 31, width = (imm >> 11 & 31) + 1;
   std::string s = "hwreg(";
   s += id < sizeof kNames / sizeof *kNames && kNames[id] ? "HW_REG_" + std::string(kNames[id]) : std::to_string(id);
-  if (offset || width != 32)
-    s += ", " + std::to_string(offset) + ", " + std::to_string(width);
+  if (offset || width != 32) s += ", " + std::to_string(offset) + ", " + std::to_string(width);
   return s + ")";
 }
 
@@ -158,58 +140,35 @@ std::string dpp_text(const Instruction &i) {
     s = " row_newbcast:" + std::to_string(n);
   } else {
     switch (c) {
-    case 0x130:
-      s = " wave_shl:1";
-      break;
-    case 0x134:
-      s = " wave_rol:1";
-      break;
-    case 0x138:
-      s = " wave_shr:1";
-      break;
-    case 0x13c:
-      s = " wave_ror:1";
-      break;
-    case 0x140:
-      s = " row_mirror";
-      break;
-    case 0x141:
-      s = " row_half_mirror";
-      break;
-    case 0x142:
-      s = " row_bcast:15";
-      break;
-    case 0x143:
-      s = " row_bcast:31";
-      break;
-    default:
-      s = " /* Invalid dpp_ctrl value */";
+      case 0x130: s = " wave_shl:1"; break;
+      case 0x134: s = " wave_rol:1"; break;
+      case 0x138: s = " wave_shr:1"; break;
+      case 0x13c: s = " wave_ror:1"; break;
+      case 0x140: s = " row_mirror"; break;
+      case 0x141: s = " row_half_mirror"; break;
+      case 0x142: s = " row_bcast:15"; break;
+      case 0x143: s = " row_bcast:31"; break;
+      default: s = " /* Invalid dpp_ctrl value */";
     }
   }
   s += format(" row_mask:0x%llx", i.row_mask) + format(" bank_mask:0x%llx", i.bank_mask);
-  if (i.bound_ctrl)
-    s += " bound_ctrl:1";
+  if (i.bound_ctrl) s += " bound_ctrl:1";
   return s;
 }
 
 std::string swizzle_text(unsigned offset) {
-  if (!offset)
-    return "";
+  if (!offset) return "";
   auto number = [](unsigned v) { return "," + std::to_string(v); };
   std::string s = " offset:";
-  if (offset >= 0xe000)
-    return s + format("swizzle(FFT,%llu)", offset & 0x1f);
-  if (offset >= 0xc000)
-    return s + "swizzle(ROTATE" + number(offset >> 10 & 1) + number(offset >> 5 & 31) + ")";
+  if (offset >= 0xe000) return s + format("swizzle(FFT,%llu)", offset & 0x1f);
+  if (offset >= 0xc000) return s + "swizzle(ROTATE" + number(offset >> 10 & 1) + number(offset >> 5 & 31) + ")";
   if (offset >= 0x8000)
     return s + "swizzle(QUAD_PERM" + number(offset & 3) + number(offset >> 2 & 3) + number(offset >> 4 & 3) +
            number(offset >> 6 & 3) + ")";
   const unsigned both = offset & 31, set = offset >> 5 & 31, flip = offset >> 10 & 31;
   const bool one_bit = flip && !(flip & (flip - 1));
-  if (both == 31 && set == 0 && one_bit)
-    return s + "swizzle(SWAP" + number(flip) + ")";
-  if (both == 31 && set == 0 && flip > 0 && !(flip & (flip + 1)))
-    return s + "swizzle(REVERSE" + number(flip + 1) + ")";
+  if (both == 31 && set == 0 && one_bit) return s + "swizzle(SWAP" + number(flip) + ")";
+  if (both == 31 && set == 0 && flip > 0 && !(flip & (flip + 1))) return s + "swizzle(REVERSE" + number(flip + 1) + ")";
   if (both + 1 != 0 && flip == 0) {
     const unsigned group = 32 - both;
     if (group > 1 && !(group & (group - 1)) && set < group)
@@ -235,8 +194,7 @@ std::string sendmsg_text(unsigned imm) {
                                        "MSG_EARLY_PRIM_DEALLOC",
                                        "MSG_GS_ALLOC_REQ",
                                        "MSG_GET_DOORBELL"};
-  if (imm < sizeof kNames / sizeof *kNames && kNames[imm])
-    return std::string("sendmsg(") + kNames[imm] + ")";
+  if (imm < sizeof kNames / sizeof *kNames && kNames[imm]) return std::string("sendmsg(") + kNames[imm] + ")";
   return std::to_string(imm);
 }
 
@@ -246,11 +204,9 @@ std::string format_text(unsigned formats) {
                                       "16_16_16_16", "32_32_32", "32_32_32_32", "RESERVED_15"};
   static const char *const kNumber[] = {"UNORM", "SNORM", "USCALED", "SSCALED", "UINT", "SINT", "RESERVED_6", "FLOAT"};
   const unsigned data = formats & 15, number = formats >> 4 & 7;
-  std::string s; // 8-bit and UNORM are what is left out
-  if (data != 1)
-    s = std::string("BUF_DATA_FORMAT_") + kData[data];
-  if (number)
-    s += std::string(s.empty() ? "" : ",") + "BUF_NUM_FORMAT_" + kNumber[number];
+  std::string s;  // 8-bit and UNORM are what is left out
+  if (data != 1) s = std::string("BUF_DATA_FORMAT_") + kData[data];
+  if (number) s += std::string(s.empty() ? "" : ",") + "BUF_NUM_FORMAT_" + kNumber[number];
   return s.empty() ? s : " format:[" + s + "]";
 }
 
@@ -258,10 +214,8 @@ std::string gpr_idx_text(unsigned bits) {
   static const char *const kNames[] = {"SRC0", "SRC1", "SRC2", "DST"};
   std::string s;
   for (unsigned k = 0; k < 4; ++k) {
-    if (!(bits >> k & 1))
-      continue;
-    if (!s.empty())
-      s += ',';
+    if (!(bits >> k & 1)) continue;
+    if (!s.empty()) s += ',';
     s += kNames[k];
   }
   return "gpr_idx(" + s + ")";
@@ -270,11 +224,10 @@ std::string gpr_idx_text(unsigned bits) {
 std::string bit_list(const char *name, unsigned bits, unsigned count) {
   std::string s = std::string(" ") + name + ":[";
   for (unsigned k = 0; k < count; ++k) {
-    if (k)
-      s += ',';
+    if (k) s += ',';
     s += bits >> k & 1 ? '1' : '0';
   }
   return s + "]";
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -34,27 +34,27 @@ enum class Format : uint8_t {
   SMEM,
   VOP1,
   VOP2,
-  VOPC,  // 32-bit forms, with DPP or SDWA word if has_dpp / has_sdwa
-  VOP3,  // 64-bit form of VOP1/2/C and the VOP3-only opcodes, also with a scalar destination (VOP3B)
-  VOP3P, // packed and mixed-precision
-  MFMA,  // VOP3P-MAI, also v_accvgpr_*; scaled forms are 16 bytes
+  VOPC,   // 32-bit forms, with DPP or SDWA word if has_dpp / has_sdwa
+  VOP3,   // 64-bit form of VOP1/2/C and the VOP3-only opcodes, also with a scalar destination (VOP3B)
+  VOP3P,  // packed and mixed-precision
+  MFMA,   // VOP3P-MAI, also v_accvgpr_*; scaled forms are 16 bytes
   DS,
   MUBUF,
   MTBUF,
   FLAT,
   GLOBAL,
   SCRATCH,
-  VOP3PX2 // only in opcodes.def: scaled MFMA, 16 bytes; decoded as MFMA
+  VOP3PX2  // only in opcodes.def: scaled MFMA, 16 bytes; decoded as MFMA
 };
 
 enum class Kind : uint8_t {
-  None,     // operand absent ("off" for saddr/vaddr)
-  Scalar,   // reg = index into Wave::sgpr (SGPRs, 102 flat_scratch, 104 xnack, 106 VCC, 108 ttmp, 124 M0, 126 EXEC)
-  Vgpr,     // reg = row of Wave::vgpr, 0..255
-  Agpr,     // reg = row of Wave::vgpr, 256..511 (already offset: treat as Vgpr)
-  Constant, // inline constant: value holds the bits, already in the operand's own type (f16, f32 or f64 pattern)
-  Literal,  // 32-bit literal: value as Constant (f64: shifted to the high half; i64 sign-, b64/u64 zero-extended)
-  Special   // reg = SpecialReg, value depends on the wave's state
+  None,      // operand absent ("off" for saddr/vaddr)
+  Scalar,    // reg = index into Wave::sgpr (SGPRs, 102 flat_scratch, 104 xnack, 106 VCC, 108 ttmp, 124 M0, 126 EXEC)
+  Vgpr,      // reg = row of Wave::vgpr, 0..255
+  Agpr,      // reg = row of Wave::vgpr, 256..511 (already offset: treat as Vgpr)
+  Constant,  // inline constant: value holds the bits, already in the operand's own type (f16, f32 or f64 pattern)
+  Literal,   // 32-bit literal: value as Constant (f64: shifted to the high half; i64 sign-, b64/u64 zero-extended)
+  Special    // reg = SpecialReg, value depends on the wave's state
 };
 
 enum class SpecialReg : uint8_t {
@@ -74,7 +74,7 @@ enum class Type : uint8_t { None, B8, B16, F16, BF16, B32, I32, F32, B64, I64, F
 
 struct Operand {
   Kind kind = Kind::None;
-  uint8_t dwords = 0; // registers that the operand covers (1 for 16-bit and 32-bit operands)
+  uint8_t dwords = 0;  // registers that the operand covers (1 for 16-bit and 32-bit operands)
   uint16_t reg = 0;
   Type type = Type::None;
   uint64_t value = 0;
@@ -111,42 +111,43 @@ struct Instruction {
   Op op = Op::invalid;
   Format format = Format::Invalid;
   InstClass cls = InstClass::Other;
-  uint8_t size = 0;            // bytes: 4, 8, 12 or 16
-  uint32_t offset_in_code = 0; // byte offset from the start of the code section
-  uint32_t index = 0;          // own position in Code::insts
-  int32_t target = -1;         // branch target as an index into Code::insts
+  uint8_t size = 0;             // bytes: 4, 8, 12 or 16
+  uint32_t offset_in_code = 0;  // byte offset from the start of the code section
+  uint32_t index = 0;           // own position in Code::insts
+  int32_t target = -1;          // branch target as an index into Code::insts
 
   Operand dst, sdst, src[5];
 
   // Modifiers. Bit i of neg/abs/op_sel/op_sel_hi belongs to src[i]; op_sel bit 3 is the destination's.
-  uint8_t neg = 0;    // VOP3: neg; VOP3P: neg_lo; also SDWA/DPP neg
-  uint8_t neg_hi = 0; // VOP3P only
-  uint8_t abs = 0;    // VOP3, SDWA, DPP, v_mad_mix (there bits come from neg_hi's place)
+  uint8_t neg = 0;     // VOP3: neg; VOP3P: neg_lo; also SDWA/DPP neg
+  uint8_t neg_hi = 0;  // VOP3P only
+  uint8_t abs = 0;     // VOP3, SDWA, DPP, v_mad_mix (there bits come from neg_hi's place)
   uint8_t op_sel = 0;
-  uint8_t op_sel_hi = 0; // VOP3P and scaled MFMA
-  uint8_t omod = 0;      // 0 none, 1 *2, 2 *4, 3 /2
+  uint8_t op_sel_hi = 0;  // VOP3P and scaled MFMA
+  uint8_t omod = 0;       // 0 none, 1 *2, 2 *4, 3 /2
   bool clamp = false;
   bool has_dpp = false, has_sdwa = false;
-  bool plain = true; // no modifier at all: no neg/abs/clamp/omod/op_sel/DPP/SDWA
+  bool plain = true;  // no modifier at all: no neg/abs/clamp/omod/op_sel/DPP/SDWA
 
-  uint16_t dpp_ctrl = 0; // raw 9-bit dpp_ctrl
+  uint16_t dpp_ctrl = 0;  // raw 9-bit dpp_ctrl
   uint8_t row_mask = 0xf, bank_mask = 0xf;
-  bool bound_ctrl = false; // the encoded bit: 1 = out-of-range lanes read 0, 0 = they are not written
+  bool bound_ctrl = false;  // the encoded bit: 1 = out-of-range lanes read 0, 0 = they are not written
   Sel dst_sel = DWORD, src_sel[2] = {DWORD, DWORD};
   Unused dst_unused = UNUSED_PAD;
-  uint8_t sext = 0; // SDWA: bit i sign-extends src[i]
+  uint8_t sext = 0;  // SDWA: bit i sign-extends src[i]
 
-  uint8_t cbsz = 0, abid = 0, blgp = 0; // MFMA; cbsz/blgp are the A/B formats in the f8f6f4 forms. v_bitop3: see bitop3
-  uint8_t bitop3 = 0;                   // truth table of v_bitop3_*
+  uint8_t cbsz = 0, abid = 0,
+          blgp = 0;    // MFMA; cbsz/blgp are the A/B formats in the f8f6f4 forms. v_bitop3: see bitop3
+  uint8_t bitop3 = 0;  // truth table of v_bitop3_*
 
-  int32_t offset = 0; // memory immediate offset, sign already applied
+  int32_t offset = 0;  // memory immediate offset, sign already applied
   uint8_t offset0 = 0, offset1 = 0;
-  int32_t imm = 0;                           // SOPK/SOPP simm16, sign-extended; s_setreg's hwreg word is imm & 0xffff
-  bool sc0 = false, sc1 = false, nt = false; // sc0 = "glc" on SMEM and MUBUF; on atomics: return the old value
+  int32_t imm = 0;                            // SOPK/SOPP simm16, sign-extended; s_setreg's hwreg word is imm & 0xffff
+  bool sc0 = false, sc1 = false, nt = false;  // sc0 = "glc" on SMEM and MUBUF; on atomics: return the old value
   bool lds = false, offen = false, idxen = false, gds = false;
 };
 
 const char *op_name(Op);
 const char *format_name(Format);
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

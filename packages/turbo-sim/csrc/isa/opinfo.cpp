@@ -19,7 +19,7 @@ struct Row {
 
 const Row kRows[] = {
     {"invalid", Format::Invalid, {-1, -1}, InstClass::Other, {"", "", "", ""}},
-#define OP(name, format, code942, code950, cls, d, a, b, c)                                                            \
+#define OP(name, format, code942, code950, cls, d, a, b, c) \
   {#name, Format::format, {code942, code950}, InstClass::cls, {d, a, b, c}},
 #include "isa/opcodes.def"
 #undef OP
@@ -33,13 +33,12 @@ OperandType parse_type(const char *text) {
                 {"f32", {Type::F32, 1}},       {"b64", {Type::B64, 2}},      {"i64", {Type::I64, 2}},
                 {"f64", {Type::F64, 2}},       {"p16", {Type::Packed16, 1}}, {"pf16", {Type::PackedF16, 1}},
                 {"pf32", {Type::PackedF32, 2}}};
-  const char *x = std::strchr(text, 'x'); // "f32x4": four dwords
+  const char *x = std::strchr(text, 'x');  // "f32x4": four dwords
   size_t n = x ? size_t(x - text) : std::strlen(text);
   for (const auto &entry : kNames) {
     if (std::strlen(entry.name) == n && !std::strncmp(entry.name, text, n)) {
       OperandType t = entry.type;
-      if (x)
-        t.dwords = uint8_t(std::atoi(x + 1));
+      if (x) t.dwords = uint8_t(std::atoi(x + 1));
       return t;
     }
   }
@@ -58,15 +57,12 @@ struct Tables {
       o.name = row.name;
       o.format = row.format;
       o.cls = row.cls;
-      for (unsigned k = 0; k < 4; ++k)
-        o.types[k] = parse_type(row.types[k]);
+      for (unsigned k = 0; k < 4; ++k) o.types[k] = parse_type(row.types[k]);
       for (unsigned a = 0; a < 2; ++a) {
         o.code[a] = int16_t(row.code[a]);
-        if (row.code[a] < 0)
-          continue;
+        if (row.code[a] < 0) continue;
         auto &list = by_code[a][unsigned(row.format)];
-        if (list.size() <= unsigned(row.code[a]))
-          list.resize(unsigned(row.code[a]) + 1, Op::invalid);
+        if (list.size() <= unsigned(row.code[a])) list.resize(unsigned(row.code[a]) + 1, Op::invalid);
         list[unsigned(row.code[a])] = Op(info.size());
       }
       info.push_back(o);
@@ -79,17 +75,15 @@ const Tables &tables() {
   return t;
 }
 
-} // namespace
+}  // namespace
 
 const OpInfo &op_info(Op op) { return tables().info[size_t(op)]; }
 const char *op_name(Op op) { return op_info(op).name; }
 
 Op find_op(Arch arch, Format format, unsigned code) {
   if (format == Format::VOP3 && code < 0x1c0) {
-    if (code < 0x100)
-      return find_op(arch, Format::VOPC, code);
-    if (code < 0x140)
-      return find_op(arch, Format::VOP2, code - 0x100);
+    if (code < 0x100) return find_op(arch, Format::VOPC, code);
+    if (code < 0x140) return find_op(arch, Format::VOP2, code - 0x100);
     return find_op(arch, Format::VOP1, code - 0x140);
   }
   const auto &list = tables().by_code[unsigned(arch)][unsigned(format)];
@@ -103,4 +97,4 @@ const char *format_name(Format f) {
   return kNames[unsigned(f)];
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

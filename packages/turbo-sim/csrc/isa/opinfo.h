@@ -13,8 +13,8 @@ struct OperandType {
 
 struct OpInfo {
   const char *name = "";
-  Format format = Format::Invalid; // native encoding; VOP1/2/C opcodes also exist as VOP3
-  int16_t code[2] = {-1, -1};      // per arch
+  Format format = Format::Invalid;  // native encoding; VOP1/2/C opcodes also exist as VOP3
+  int16_t code[2] = {-1, -1};       // per arch
   InstClass cls = InstClass::Other;
   // VALU, SALU: destination, src0, src1, src2. DS: destination, address, data0, data1.
   // SMEM, MUBUF, FLAT...: destination, address, none, data.
@@ -27,4 +27,4 @@ const OpInfo &op_info(Op);
 /// ranges.
 Op find_op(Arch, Format, unsigned code);
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -8,10 +8,8 @@ void Registry::select(Op op, Selector s) { selectors_[size_t(op)] = s; }
 bool Registry::implemented(Op op) const { return handlers_[size_t(op)] || selectors_[size_t(op)]; }
 
 Handler Registry::bind(const Instruction &i) const {
-  if (Selector s = selectors_[size_t(i.op)])
-    return s(i);
-  if (Handler h = handlers_[size_t(i.op)])
-    return h;
+  if (Selector s = selectors_[size_t(i.op)]) return s(i);
+  if (Handler h = handlers_[size_t(i.op)]) return h;
   throw NotImplemented(op_name(i.op));
 }
 
@@ -31,4 +29,4 @@ const Registry &registry() {
   return table;
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

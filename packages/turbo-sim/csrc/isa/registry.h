@@ -20,7 +20,7 @@ struct NotImplemented : std::runtime_error {
 using Selector = Handler (*)(const Instruction &);
 
 class Registry {
-public:
+ public:
   /// The handler deals with every form of the opcode that can be decoded.
   void set(Op op, Handler h);
   /// The selector is asked for each decoded instruction.
@@ -29,7 +29,7 @@ public:
   Handler bind(const Instruction &) const;
   bool implemented(Op op) const;
 
-private:
+ private:
   Handler handlers_[size_t(Op::count)] = {};
   Selector selectors_[size_t(Op::count)] = {};
 };
@@ -38,13 +38,13 @@ private:
 const Registry &registry();
 
 // Registration functions, one per execution file (add yours here and in registry.cpp).
-void register_salu(Registry &);    // exec/salu*.cpp
-void register_control(Registry &); // exec/control.cpp: branches, waits, barriers, hwreg
-void register_smem(Registry &);    // exec/smem.cpp
-void register_valu(Registry &);    // exec/valu.cpp: all vop_*.cpp and vop3p*.cpp
-void register_mfma(Registry &);    // exec/mfma.cpp
-void register_ds(Registry &);      // exec/ds*.cpp
-void register_mubuf(Registry &);   // exec/mubuf.cpp
-void register_flat(Registry &);    // exec/flat.cpp: FLAT, GLOBAL, SCRATCH
+void register_salu(Registry &);     // exec/salu*.cpp
+void register_control(Registry &);  // exec/control.cpp: branches, waits, barriers, hwreg
+void register_smem(Registry &);     // exec/smem.cpp
+void register_valu(Registry &);     // exec/valu.cpp: all vop_*.cpp and vop3p*.cpp
+void register_mfma(Registry &);     // exec/mfma.cpp
+void register_ds(Registry &);       // exec/ds*.cpp
+void register_mubuf(Registry &);    // exec/mubuf.cpp
+void register_flat(Registry &);     // exec/flat.cpp: FLAT, GLOBAL, SCRATCH
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -18,4 +18,4 @@ struct DebugSections {
 void read_debug_lines(const DebugSections &, uint64_t text_address, uint64_t text_size, std::vector<std::string> &files,
                       std::vector<SourceLine> &lines);
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -11,10 +11,9 @@ void fill_hidden_args(const Kernel &k, const LaunchArgs &a, std::vector<uint8_t>
   kernarg.resize(std::max<size_t>({kernarg.size(), k.kernarg_bytes, k.kernarg_metadata_bytes}));
   const unsigned dims = a.grid[2] * a.block[2] > 1 ? 3 : a.grid[1] * a.block[1] > 1 ? 2 : 1;
   for (const KernelArg &arg : k.args) {
-    if (arg.kind.rfind("hidden_", 0) != 0)
-      continue;
+    if (arg.kind.rfind("hidden_", 0) != 0) continue;
     const std::string what = arg.kind.substr(7);
-    const unsigned axis = what.empty() ? 3u : unsigned(what.back() - 'x'); // ..._x, ..._y, ..._z
+    const unsigned axis = what.empty() ? 3u : unsigned(what.back() - 'x');  // ..._x, ..._y, ..._z
     uint64_t v = 0;
     if (what.rfind("block_count_", 0) == 0 && axis < 3)
       v = a.grid[axis];
@@ -34,4 +33,4 @@ void fill_hidden_args(const Kernel &k, const LaunchArgs &a, std::vector<uint8_t>
   }
 }
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

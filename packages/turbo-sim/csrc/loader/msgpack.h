@@ -12,11 +12,11 @@ namespace turbo_sim::msgpack {
 
 struct Value {
   enum class Kind { Nil, Bool, Int, Float, String, Array, Map } kind = Kind::Nil;
-  int64_t integer = 0; // Bool, Int (unsigned values above int64 wrap)
+  int64_t integer = 0;  // Bool, Int (unsigned values above int64 wrap)
   double real = 0;
   std::string text;
-  std::vector<Value> items;                          // Array
-  std::vector<std::pair<std::string, Value>> fields; // Map, keys as text
+  std::vector<Value> items;                           // Array
+  std::vector<std::pair<std::string, Value>> fields;  // Map, keys as text
 
   /// Field of a map, or a Nil value.
   const Value &operator[](const char *key) const;
@@ -25,4 +25,4 @@ struct Value {
 /// Throws std::runtime_error on malformed input.
 Value parse(const uint8_t *p, size_t size);
 
-} // namespace turbo_sim::msgpack
+}  // namespace turbo_sim::msgpack

@@ -18,17 +18,17 @@ enum class Round : uint8_t { nearest_even = 0, plus_infinity = 1, minus_infinity
 
 // What the top codes of a format mean.
 enum class Specials : uint8_t {
-  ieee, // all-ones exponent: infinity and NaN
-  fn,   // no infinity; only the all-ones code is NaN (OCP e4m3)
-  fnuz, // no infinity, no negative zero: the code of "-0" is the only NaN (gfx942's fp8)
-  none, // neither infinity nor NaN (fp6, fp4)
+  ieee,  // all-ones exponent: infinity and NaN
+  fn,    // no infinity; only the all-ones code is NaN (OCP e4m3)
+  fnuz,  // no infinity, no negative zero: the code of "-0" is the only NaN (gfx942's fp8)
+  none,  // neither infinity nor NaN (fp6, fp4)
 };
 
 // What a value beyond the largest finite number becomes.
 enum class Overflow : uint8_t {
-  ieee,     // infinity or the largest number, as the rounding mode says; NaN where the format has no infinity
-  clamp,    // the largest number (MODE.FP16_OVFL); an infinite f16 input stays infinite
-  clamp_all // the largest number, also for infinite inputs (fp8 under MODE.FP16_OVFL)
+  ieee,      // infinity or the largest number, as the rounding mode says; NaN where the format has no infinity
+  clamp,     // the largest number (MODE.FP16_OVFL); an infinite f16 input stays infinite
+  clamp_all  // the largest number, also for infinite inputs (fp8 under MODE.FP16_OVFL)
 };
 
 struct FloatFormat {
@@ -43,21 +43,16 @@ struct FloatFormat {
   // Code of the largest finite magnitude.
   constexpr uint32_t max_code() const {
     const uint32_t all = sign_bit() - 1;
-    if (specials == Specials::ieee)
-      return ((all >> mantissa_bits) << mantissa_bits) - 1;
+    if (specials == Specials::ieee) return ((all >> mantissa_bits) << mantissa_bits) - 1;
     return specials == Specials::fn ? all - 1 : all;
   }
-  constexpr uint32_t infinity_code() const { return max_code() + 1; } // ieee only
+  constexpr uint32_t infinity_code() const { return max_code() + 1; }  // ieee only
   constexpr uint32_t nan_code() const {
     switch (specials) {
-    case Specials::ieee:
-      return infinity_code() | (1u << (mantissa_bits - 1));
-    case Specials::fn:
-      return sign_bit() - 1;
-    case Specials::fnuz:
-      return sign_bit();
-    default:
-      return max_code();
+      case Specials::ieee: return infinity_code() | (1u << (mantissa_bits - 1));
+      case Specials::fn: return sign_bit() - 1;
+      case Specials::fnuz: return sign_bit();
+      default: return max_code();
     }
   }
 };
@@ -86,8 +81,7 @@ uint32_t encode_stochastic(double value, const FloatFormat &format, uint32_t noi
 
 // Scale of an e8m0 byte: 2^(code - 127), NaN for 0xFF.
 inline float decode_e8m0(uint32_t code) {
-  if (code == 255)
-    return std::bit_cast<float>(0x7FC00000u);
+  if (code == 255) return std::bit_cast<float>(0x7FC00000u);
   return std::bit_cast<float>(code == 0 ? 0x00400000u : code << 23);
 }
 
@@ -129,7 +123,7 @@ inline uint32_t f32_to_f16(float value) {
   const uint32_t subnormal = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0.5f);
   const uint32_t nan = 0x7E00u | ((magnitude >> 13) & 0x3FFu);
   uint32_t code = magnitude < (113u << 23) ? subnormal : normal;
-  code = magnitude >= 0x477FF000u ? 0x7C00u : code; // 65520 and above round to infinity
+  code = magnitude >= 0x477FF000u ? 0x7C00u : code;  // 65520 and above round to infinity
   code = magnitude > 0x7F800000u ? nan : code;
   return code | sign;
 }
@@ -153,18 +147,24 @@ inline uint32_t f32_to_f16_toward_zero(float value) {
 
 // float to a format of at most 8 bits, round to nearest even, without branches: the constants once, then lane by lane.
 class NarrowEncoder {
-public:
+ public:
   NarrowEncoder(const FloatFormat &f, Overflow overflow)
-      : rebias_(uint32_t(127 - f.bias) << 23), shift_(23 - f.mantissa_bits), half_((1u << (22 - f.mantissa_bits)) - 1),
+      : rebias_(uint32_t(127 - f.bias) << 23),
+        shift_(23 - f.mantissa_bits),
+        half_((1u << (22 - f.mantissa_bits)) - 1),
         // Adding 2^(last subnormal bit + 23) leaves the rounded subnormal in the low bits.
-        magic_(std::bit_cast<float>(uint32_t(127 + 1 - f.bias - f.mantissa_bits + 23) << 23)), max_(f.max_code()),
+        magic_(std::bit_cast<float>(uint32_t(127 + 1 - f.bias - f.mantissa_bits + 23) << 23)),
+        max_(f.max_code()),
         over_(f.specials == Specials::none || overflow != Overflow::ieee ? f.max_code()
               : f.specials == Specials::ieee                             ? f.infinity_code()
                                                                          : f.nan_code()),
         infinite_(f.specials == Specials::none || overflow == Overflow::clamp_all ? f.max_code()
                   : f.specials == Specials::ieee                                  ? f.infinity_code()
                                                                                   : f.nan_code()),
-        nan_(f.nan_code()), sign_shift_(32 - f.width()), sign_(f.sign_bit()), fnuz_(f.specials == Specials::fnuz) {}
+        nan_(f.nan_code()),
+        sign_shift_(32 - f.width()),
+        sign_(f.sign_bit()),
+        fnuz_(f.specials == Specials::fnuz) {}
 
   uint32_t operator()(float value) const {
     const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -180,7 +180,7 @@ public:
     return unsigned_code ? code : code | ((bits >> sign_shift_) & sign_);
   }
 
-private:
+ private:
   uint32_t rebias_;
   int shift_;
   uint32_t half_;
@@ -191,4 +191,4 @@ private:
   bool fnuz_;
 };
 
-} // namespace turbo_sim
+}  // namespace turbo_sim

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Picks the compiled module for this processor: x86-64-v3 (AVX2, FMA) where it can run, else the baseline.
-
-TURBO_SIM_LEVEL=v1|v3|v4 forces one. TURBO_SIM_MODULE_DIR names a CMake build folder to take it from, for development.
-"""
+"""Picks the compiled module for this processor: x86-64-v3 (AVX2, FMA) where it can run, else the baseline."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import os
 from pathlib import Path
 from types import ModuleType
 
@@ -25,35 +20,16 @@ def _processor_flags() -> set[str]:
     return set()
 
 
-def _load(level: str) -> ModuleType | None:
-    name = f"_sim_{level}"
-    folder = os.environ.get("TURBO_SIM_MODULE_DIR")
-    if folder:
-        found = sorted(Path(folder).glob(f"{name}.*.so"))
-        if not found:
-            return None
-        spec = importlib.util.spec_from_file_location(name, found[0])
-        if spec is None or spec.loader is None:
-            return None
-        loaded = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(loaded)
-        return loaded
-    try:
-        return importlib.import_module(f"turbo_sim.{name}")
-    except ModuleNotFoundError:
-        return None
-
-
 def _pick() -> tuple[str, ModuleType]:
-    forced = os.environ.get("TURBO_SIM_LEVEL")
     flags = _processor_flags()
-    for level in [forced] if forced else [k for k, needs in NEEDS.items() if needs <= flags]:
-        found = _load(level)
-        if found is not None:
-            return level, found
-    raise ImportError(
-        "turbo-sim's compiled module is missing; reinstall the wheel, or set TURBO_SIM_MODULE_DIR to a build folder"
-    )
+    for level in (name for name, needs in NEEDS.items() if needs <= flags):
+        name = f"turbo_sim._sim_{level}"
+        try:
+            return level, importlib.import_module(name)
+        except ModuleNotFoundError as missing:
+            if missing.name != name:
+                raise
+    raise ImportError("turbo-sim's compiled module for this processor is missing; reinstall the wheel")
 
 
 level, module = _pick()

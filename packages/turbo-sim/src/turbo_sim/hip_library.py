@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 from pathlib import Path
 
 import turbo_sim
@@ -20,9 +19,8 @@ def library_path() -> str:
     """Path of the library for this processor: what TURBO_HIP_LIBRARY and TRITON_LIBHIP_PATH are set to."""
     from turbo_sim._native import level
 
-    build = os.environ.get("TURBO_SIM_MODULE_DIR")
-    folders = [Path(folder).resolve() / "lib" / level for folder in turbo_sim.__path__]  # an editable install has two
-    places = [Path(build) / f"hip_{level}" / _NAME] if build else [folder / _NAME for folder in folders]
+    folders = [Path(folder).resolve() for folder in turbo_sim.__path__]  # an editable install has two
+    places = [folder / "lib" / level / _NAME for folder in folders]
     for path in places:
         if path.is_file():
             return str(path)
@@ -49,7 +47,7 @@ class HipLibrary:
         self.settings: dict[str, str] = {}
 
     def set(self, key: str, value: str) -> None:
-        """One setting: arch, checks, threads, seed, max_steps, bounds, findings, record, mfma."""
+        """One setting: arch, checks, threads, seed, max_steps, bounds, findings, record."""
         problem = self._lib.turbo_sim_set(key.encode(), value.encode()).decode()
         if problem:
             raise ValueError(problem)

@@ -94,7 +94,6 @@ def _settings(library: HipLibrary, values: dict[str, str]) -> Iterator[None]:
         "bounds": "known",
         "findings": "error",
         "record": "0",
-        "mfma": "exact",
         "arch": "gfx950",
     }
     before = {key: library.settings.get(key, defaults[key]) for key in values}
@@ -131,26 +130,23 @@ def use(
     threads: int = 0,
     seed: int = 0,
     max_steps: int = 0,
-    mfma: str = "exact",
     triton: bool | None = None,
 ) -> Iterator[Session]:
     """Simulate ``arch`` ("gfx942" or "gfx950") inside the block.
 
     Triton launches and wheels with HIP kernels run that architecture's machine code on CPU tensors, and turbo_core
-    reports it
-    for them. Process-wide, since autograd uses other threads.
+    reports it for them. Process-wide, since autograd uses other threads.
 
     Args:
         checks: True for all, False for none, or names out of bounds, uninit, wait, race, registers, hazard.
         costs: count what a profile needs; `Session.profiles()` returns them.
         findings: "error": a launch with findings raises SimulationError; "keep": they are only counted and profiled.
         bounds: "known": a Triton kernel may touch its own arguments' memory, a HIP kernel torch's CPU tensors;
-        "process":
-            whatever the process has mapped. For kernels that follow pointers stored in memory. A HIP launch with an
-            address in memory of unknown extent (a numpy array, a tensor older than the first `use`) is "process" too.
+            "process": whatever the process has mapped, for kernels that follow pointers stored in memory. A HIP launch
+            with an address in memory of unknown extent (a numpy array, a tensor older than the first `use`) is
+            "process" too.
         threads: host threads, 0 for all. seed: not 0 interleaves waves at random, reproducibly.
         max_steps: stop a wave after that many instructions; 0: never.
-        mfma: "exact" (sums in float64) or "cdna3" (the published model of CDNA3's adder).
         triton: None: use it if it can be; True: raise if it cannot; False: leave Triton alone.
     """
     if arch not in ARCHS:
@@ -165,7 +161,6 @@ def use(
         "bounds": bounds,
         "findings": findings,
         "record": "1" if costs else "0",
-        "mfma": mfma,
     }
     with ExitStack() as stack:
         stack.enter_context(_settings(library, values))

@@ -11,7 +11,6 @@ Needs LLVM's assembler (`llvm-mc-22`, Debian package llvm-22); `why_no_assembler
 from __future__ import annotations
 
 import functools
-import os
 import re
 import shutil
 import subprocess
@@ -39,8 +38,8 @@ def native() -> ModuleType:
 @functools.cache
 def assembler() -> str | None:
     """Path of an llvm-mc that knows gfx950."""
-    for name in (os.environ.get("TURBO_SIM_LLVM_MC", ""), "llvm-mc-22", "llvm-mc"):
-        path = shutil.which(name) if name else None
+    for name in ("llvm-mc-22", "llvm-mc"):
+        path = shutil.which(name)
         if (
             path
             and "gfx950"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""turbo-quant's Triton kernels on simulated devices: the bits of its TORCH backend, native casts and those that are not."""
+"""turbo-quant's Triton kernels on simulated devices: the bits of its TORCH backend, with native casts and without."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import torch
 
 pytest.importorskip("turbo_quant", reason="turbo-quant is not installed")
 
-from turbo_core.low_precision import ScalingGranularity as Scaling  # noqa: E402
-from turbo_quant.calls import (  # noqa: E402
+from turbo_core.low_precision import ScalingGranularity as Scaling
+from turbo_quant.calls import (
     DequantizeFloatCall,
     DequantizeMxCall,
     MxDirection,
     QuantizeFloatCall,
     QuantizeMxCall,
 )
-from turbo_quant.pytorch.kernels import reference  # noqa: E402
+from turbo_quant.pytorch.kernels import reference
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 FORMATS = ("e4m3", "e5m2", "e2m1")

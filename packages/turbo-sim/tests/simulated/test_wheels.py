@@ -159,3 +159,61 @@ def test_quantise_gives_the_bits_of_torch(simulator, backend, kind, shape):
         assert (simulator.launches > before) is (name != "TORCH")
     for expected, actual in zip(found["TORCH"], found[backend]):
         assert torch.equal(expected.reshape(-1).view(torch.uint8), actual.reshape(-1).view(torch.uint8))
+
+
+# --- turbo-gemm, FP8 and MX ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pair", [(0, 0), (0, 1)], ids=["e4m3", "e4m3xe5m2"])
+@pytest.mark.parametrize("granularity", ["TENSORWISE", "ROWWISE", "BLOCKWISE"])
+@pytest.mark.parametrize("trans", [(False, True), (True, False)], ids=["NT", "TN"])
+def test_matmul_fp8(simulator, granularity, pair, trans):
+    """The types of the architecture; K with a remainder of the block and of 16 bytes; scales differ in every block."""
+    pytest.importorskip("turbo_gemm", reason="turbo-gemm is not installed")
+    from turbo_core.low_precision import Format, ScalingGranularity, fp8_dtype
+    from turbo_gemm.triton.gemm_fp8 import matmul_fp8
+
+    M, N, K, block = 77, 130, 200, 128
+    types = [fp8_dtype(f, "cpu") for f in (Format.E4M3, Format.E5M2)]
+    a, b = torch.randn(M, K).to(types[pair[0]]), torch.randn(N, K).to(types[pair[1]])
+    blockwise = granularity == "BLOCKWISE"
+    rows = {"TENSORWISE": (1, 1), "ROWWISE": (M, N), "BLOCKWISE": (M, -(-N // block))}[granularity]
+    a_scale, b_scale = (torch.rand(count, -(-K // block) if blockwise else 1) + 0.5 for count in rows)
+    wide_a, wide_b = a_scale.double(), b_scale.double()
+    if blockwise:
+        wide_a, wide_b = (s.repeat_interleave(block, 1)[:, :K] for s in (wide_a, wide_b))
+        wide_b = wide_b.repeat_interleave(block, 0)[:N]
+    expected = (a.double() * wide_a) @ (b.double() * wide_b).T
+    if trans[0]:
+        a, a_scale = a.t().contiguous(), a_scale.t().contiguous()
+    if not trans[1]:
+        b, b_scale = b.t().contiguous(), b_scale.t().contiguous()
+    out = torch.full((M, N), float("nan"))
+    matmul_fp8(
+        a, a_scale, b, b_scale, trans_a=trans[0], trans_b=trans[1], granularity=ScalingGranularity[granularity],
+        block_size=block if blockwise else 0, out_dtype=torch.float32, out=out, b_tiles=blockwise,
+    )  # fmt: skip
+    close("out", out, expected, 1e-6)
+
+
+@pytest.mark.parametrize("kinds", [("e4m3", "e5m2"), ("e2m1", "e2m1")], ids=["mxfp8", "mxfp4"])
+def test_matmul_mx(simulator, kinds):
+    """Scaled matrix instructions on gfx950, widened operands on gfx942."""
+    pytest.importorskip("turbo_gemm", reason="turbo-gemm is not installed")
+    from turbo_gemm.triton.gemm_mx import matmul_mx
+
+    M, N, K = 70, 33, 256
+    e2m1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
+    tensors, wide = [], []
+    for rows, kind in ((M, kinds[0]), (N, kinds[1])):
+        scale = torch.randint(119, 136, (rows, K // 32), dtype=torch.uint8)
+        if kind == "e2m1":
+            codes = torch.randint(0, 16, (rows, K))
+            payload, values = (codes[:, 0::2] | codes[:, 1::2] << 4).to(torch.uint8), e2m1[codes]
+        else:
+            payload = torch.randn(rows, K).to(torch.float8_e4m3fn if kind == "e4m3" else torch.float8_e5m2)
+            values = payload.double()
+        tensors += [payload, scale]
+        wide.append(values * torch.exp2(scale.double() - 127).repeat_interleave(32, 1))
+    out = matmul_mx(*tensors, format_a=kinds[0], format_b=kinds[1], out_dtype=torch.float32)
+    close("out", out, wide[0] @ wide[1].T, 1e-6)

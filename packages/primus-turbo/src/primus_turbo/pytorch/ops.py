@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Every op as a function of tensors."""
 
-from turbo_gemm import gemm
+from turbo_gemm import gemm, gemm_fp4, gemm_fp8
 from turbo_norm_act import geglu, geglu_with_probs, layernorm, rmsnorm, rmsnorm_residual, swiglu, swiglu_with_probs
 from turbo_quant import (
     FP8AllToAll,
@@ -33,6 +33,8 @@ __all__ = [
     "geglu",
     "geglu_with_probs",
     "gemm",
+    "gemm_fp4",
+    "gemm_fp8",
     "grouped_dequantize_fp4",
     "grouped_dequantize_fp8",
     "grouped_quantize_fp4",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the audit (``python -m turbo_core audit``) compiles: every row of the tile table in every form of its launch.
+"""What the audit (``python -m turbo_core audit``) compiles: every row of the tile tables in every form of its launch.
 
 ``full=False`` keeps, of each row, one layout each of the plain, masked, biased and accumulating forms.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 from turbo_core.audit import TritonKernel
 from turbo_core.device import arch_facts
+from turbo_gemm.triton.gemm_fp8_audit import fp8_configs, mx_configs
 from turbo_gemm.triton.gemm_kernel import gemm_kernel
 from turbo_gemm.triton.gemm_tiles import TABLE, Tile, group_rows, lds_bytes
 
@@ -66,7 +67,9 @@ _FULL = (
 
 def kernels(arch: str, full: bool) -> Iterator[TritonKernel]:
     """The wheel's kernels, as the entry points ``turbo_core.audit`` want them listed."""
-    return audit_configs(arch, full=full)
+    yield from audit_configs(arch, full=full)
+    yield from fp8_configs(arch, full=full)
+    yield from mx_configs(arch, full=full)
 
 
 def audit_configs(arch: str, *, full: bool = True, operand_bytes: int | None = None) -> Iterator[GemmRecord]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The Triton GEMM kernel: persistent, grouped, XCD-aware, with bias and accumulation fused into its epilogue.
 
+The stages above it (order of tiles, loads, epilogue) serve the FP8 and MX kernels too.
+
 One source for every target. What differs between targets is data: the rows of `gemm_tiles.py`.
 
 Names: M, N, K are the sizes of C[M, N] = A[M, K] B[K, N], whatever the storage order of A and B.
@@ -130,6 +132,30 @@ def finish_block(
 
 
 @triton.jit
+def store_tile(
+    acc, c, bias, zero, row0, col0, M, N, stride_cm, stride_cn, stride_bias, R: tl.constexpr, C: tl.constexpr,
+    SUBTILE: tl.constexpr, ACCUMULATE: tl.constexpr, DESC_C: tl.constexpr, MASK_MN: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """`finish_block` of the whole tile, or of its left and its right half."""
+    if SUBTILE == 2:
+        HALF: tl.constexpr = C // 2
+        left, right = tl.split(tl.permute(tl.reshape(acc, (R, 2, HALF)), (0, 2, 1)))
+        finish_block(
+            left, c, bias, zero, row0, col0, M, N, stride_cm, stride_cn, stride_bias, R, HALF,
+            ACCUMULATE, DESC_C, MASK_MN, WIDE
+        )  # fmt: skip
+        finish_block(
+            right, c, bias, zero, row0, col0 + HALF, M, N, stride_cm, stride_cn, stride_bias, R, HALF,
+            ACCUMULATE, DESC_C, MASK_MN, WIDE
+        )  # fmt: skip
+    else:
+        finish_block(
+            acc, c, bias, zero, row0, col0, M, N, stride_cm, stride_cn, stride_bias, R, C,
+            ACCUMULATE, DESC_C, MASK_MN, WIDE
+        )  # fmt: skip
+
+
+@triton.jit
 def gemm_kernel(
     a, b, c, bias, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_bias,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, XCDS: tl.constexpr,
@@ -164,7 +190,6 @@ def gemm_kernel(
     num_tiles = tiles_m * tiles_n
     k_blocks = tl.cdiv(K, BLOCK_K)
     programs = tl.num_programs(0)
-    SUB_N: tl.constexpr = BLOCK_N // SUBTILE
 
     # The epilogue recomputes its position from a counter of its own: a value that lives across the flattened loop's
     # seam would keep the compiler from fusing the two loops.
@@ -210,18 +235,7 @@ def gemm_kernel(
         # computes the offsets of C's elements before the loops and holds them in registers all along: 32 of the 256
         # at 256x256 on AMD, which then spill.
         zero = (done // 1073741824) * 16
-        if SUBTILE == 2:
-            left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, SUB_N)), (0, 2, 1)))
-            finish_block(
-                left, c, bias, zero, row0, col0, M, N, stride_cm, stride_cn, stride_bias, BLOCK_M, SUB_N,
-                ACCUMULATE, DESC_C, MASK_MN, WIDE
-            )  # fmt: skip
-            finish_block(
-                right, c, bias, zero, row0, col0 + SUB_N, M, N, stride_cm, stride_cn, stride_bias, BLOCK_M, SUB_N,
-                ACCUMULATE, DESC_C, MASK_MN, WIDE
-            )  # fmt: skip
-        else:
-            finish_block(
-                acc, c, bias, zero, row0, col0, M, N, stride_cm, stride_cn, stride_bias, BLOCK_M, BLOCK_N,
-                ACCUMULATE, DESC_C, MASK_MN, WIDE
-            )  # fmt: skip
+        store_tile(
+            acc, c, bias, zero, row0, col0, M, N, stride_cm, stride_cn, stride_bias, BLOCK_M, BLOCK_N, SUBTILE,
+            ACCUMULATE, DESC_C, MASK_MN, WIDE
+        )  # fmt: skip

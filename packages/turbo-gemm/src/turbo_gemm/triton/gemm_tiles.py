@@ -23,7 +23,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from turbo_core.device import DeviceFacts
 
-__all__ = ["OVERHEAD_K", "Tile", "choose_tile", "explain_tile", "group_rows", "lds_bytes", "rows_for", "tile_cost"]
+__all__ = [
+    "OVERHEAD_K",
+    "Tile",
+    "choose_tile",
+    "explain_tile",
+    "group_rows",
+    "lds_bytes",
+    "programs_for",
+    "rows_for",
+    "table_target",
+    "takes",
+    "tile_cost",
+]
 
 OVERHEAD_K = 192
 
@@ -39,7 +51,9 @@ class Tile:
         loads: "descriptor" (TMA) or "pointer".
         flatten: fuse the tile loop with the k loop.
         subtile: column slices in which a tile of C is stored.
-        per_unit: programs launched for each compute unit.
+        per_unit: programs launched for each compute unit; 0: one for each tile of C.
+        halves: FP8 with scales by blocks: parts of the tile that are summed one after the other (see that kernel).
+        promote: FP8 on sm_90: float32 accumulation every so many of K; 0: the matrix unit's own 14-bit sum.
         needs: which launches the row takes, where the audit found that others spill. "any": all; "regular": 16-byte
             aligned tensors and strides, A and B not both stored transposed; "whole": that, and no edges (M, N and K are
             multiples of the tile).
@@ -57,6 +71,8 @@ class Tile:
     flatten: bool = False
     subtile: int = 1
     per_unit: int = 1
+    promote: int = 0
+    halves: int = 1
     needs: str = "any"
     measured: float | None = None
     options: tuple[tuple[str, int], ...] = ()
@@ -116,8 +132,9 @@ TABLE: dict[tuple[str, int], tuple[Tile, ...]] = {
         Tile(16, 64, 32, 4, 2, "skinny C", options=_MFMA16),
     ),
     ("gfx950", 4): (
-        Tile(128, 128, 32, 8, 2, "no form spills", options=_MFMA16),
-        Tile(64, 64, 32, 4, 2, "small C", options=_MFMA16),
+        Tile(128, 128, 16, 8, 2, "no form spills; at 128x128x32 edges of M and N ran out of scalar registers",
+             options=_MFMA16),
+        Tile(64, 64, 16, 4, 2, "small C; at 64x64x32 likewise", options=_MFMA16),
         Tile(16, 64, 32, 4, 2, "skinny C", options=_MFMA16),
     ),
     ("gfx942", 2): (
@@ -149,15 +166,23 @@ TABLE: dict[tuple[str, int], tuple[Tile, ...]] = {
 }
 # fmt: on
 
-# Per compute unit and clock: multiply-adds of the matrix units (16-bit, float32), bytes from L2, bytes from LDS.
+# Per compute unit and clock: multiply-adds of the matrix units by bytes of an operand, bytes from L2, bytes from LDS.
 # Source: CDNA3 and CDNA4 white papers (peak rate / units / clock; 64-byte L1 line a clock; LDS reads doubled in CDNA4).
-_RATES = {"gfx942": (1024, 128, 64, 128), "gfx950": (2048, 128, 64, 256), "amd": (512, 128, 64, 128)}
+_RATES: dict[str, tuple[dict[int, int], int, int]] = {
+    "gfx942": ({1: 2048, 2: 1024, 4: 128}, 64, 128),
+    "gfx950": ({1: 4096, 2: 2048, 4: 128}, 64, 256),
+    "amd": ({1: 512, 2: 512, 4: 128}, 64, 128),
+}
+
+
+def table_target(facts: DeviceFacts) -> str:
+    """The architecture where it has rows of its own, else the vendor."""
+    return facts.arch if (facts.arch, 2) in TABLE else facts.vendor
 
 
 def table_key(facts: DeviceFacts, operand_bytes: int) -> tuple[str, int]:
-    """Key of the device's rows: its architecture where that has rows of its own, else its vendor."""
-    target = facts.arch if (facts.arch, operand_bytes) in TABLE else facts.vendor
-    return target, operand_bytes
+    """Key of the device's rows."""
+    return table_target(facts), operand_bytes
 
 
 def arithmetic_efficiency(tile: Tile, target: str, operand_bytes: int) -> float:
@@ -168,8 +193,8 @@ def arithmetic_efficiency(tile: Tile, target: str, operand_bytes: int) -> float:
     three overlap, but not wholly: the root of the sum of squares stands for that. (On the H200 it gives 0.88 for half
     the tile against the whole, measured 0.89.)
     """
-    rate16, rate32, l2, lds = _RATES[target]
-    matrix = tile.block_m * tile.block_n / (rate16 if operand_bytes == 2 else rate32)
+    rates, l2, lds = _RATES[target]
+    matrix = tile.block_m * tile.block_n / rates[operand_bytes]
     from_l2 = (tile.block_m + tile.block_n) * operand_bytes / l2
     wm = wn = 1
     while wm * wn < tile.num_warps:
@@ -233,7 +258,14 @@ def tile_cost(tile: Tile, M: int, N: int, K: int, facts: DeviceFacts, operand_by
     return units * tile.block_m * tile.block_n * depth / efficiency(tile, target, operand_bytes)
 
 
-def _takes(tile: Tile, M: int, N: int, K: int, regular: bool) -> bool:
+def programs_for(tile: Tile, M: int, N: int, facts: DeviceFacts) -> int:
+    """Size of the grid."""
+    tiles = -(-M // tile.block_m) * -(-N // tile.block_n)
+    return min(tiles, facts.compute_units * tile.per_unit) if tile.per_unit else tiles
+
+
+def takes(tile: Tile, M: int, N: int, K: int, regular: bool) -> bool:
+    """Whether the row may be launched for this call: see Tile.needs."""
     whole = M % tile.block_m == 0 and N % tile.block_n == 0 and K % tile.block_k == 0
     return tile.needs == "any" or (regular and (tile.needs == "regular" or whole))
 
@@ -252,7 +284,7 @@ def choose_tile(
 ) -> Tile:
     """The row with the least cost; the earlier one on a tie. For `regular` see Tile.needs."""
     rows = rows_for(facts, operand_bytes, loads=loads, out_bytes=out_bytes)
-    rows = [tile for tile in rows if _takes(tile, M, N, K, regular)]
+    rows = [tile for tile in rows if takes(tile, M, N, K, regular)]
     return min(rows, key=lambda tile: tile_cost(tile, M, N, K, facts, operand_bytes))
 
 
@@ -286,6 +318,6 @@ def explain_tile(
             f"{tiles / (rounds * facts.compute_units) if rounds else 0:.0%} full; "
             f"efficiency {efficiency(tile, target, operand_bytes):.2f} ({source}); "
             f"cost {cost / best if best else 1:.2f} of the chosen; {tile.why}"
-            + ("" if _takes(tile, M, N, K, regular) else f" [not for this call: needs {tile.needs}]")
+            + ("" if takes(tile, M, N, K, regular) else f" [not for this call: needs {tile.needs}]")
         )
     return "\n".join(lines)

@@ -29,7 +29,7 @@ def _strides(*tensors: torch.Tensor | None) -> tuple[int, ...]:
 
 def _tile_shape(tile: Tile, D: int) -> tuple[int, int]:
     """Rows and columns of a tile, powers of two."""
-    block_d = power_of_two(D) if tile.whole else min(tile.elements, power_of_two(D))
+    block_d = min(tile.elements, power_of_two(D))
     return max(1, tile.elements // block_d), block_d
 
 
@@ -52,8 +52,10 @@ def plan_forward(
     tile: Tile | None = None,
 ) -> tuple[NormResult, list[Launch]]:
     rows, D = x.shape
-    tile = tile or choose_tile(NORM_TILES, "forward", D, _strides(x, residual), facts)
+    op = "layernorm" if center else "rmsnorm" if residual is None else "rmsnorm_residual"
+    tile = tile or choose_tile(NORM_TILES, f"forward {op}", D, _strides(x, residual), facts, x.element_size())
     block_r, block_d = _tile_shape(tile, D)
+    kept = -(-D // block_d) if tile.whole else 0
     y = torch.empty((rows, D), dtype=x.dtype, device=x.device)
     s = None if residual is None else torch.empty_like(y)
     rstd = torch.empty((rows,), dtype=torch.float32, device=x.device)
@@ -81,7 +83,10 @@ def plan_forward(
             "ZERO_CENTERED": zero_centered,
             "BLOCK_R": block_r,
             "BLOCK_D": block_d,
-            "WHOLE": tile.whole,
+            "KEPT": kept,
+            "EARLY": tile.early and kept == 1,
+            "STREAM": tile.stream,
+            "PACKED": facts.vendor == "nvidia" and kept > 1,
             "MASK_R": rows % block_r != 0,
             "MASK_D": D % block_d != 0,
         },
@@ -125,8 +130,9 @@ def plan_backward(
     tile: Tile | None = None,
 ) -> tuple[NormGradients, list[Launch]]:
     rows, D = s.shape
-    tile = tile or choose_tile(NORM_TILES, "backward", D, _strides(dy, ds, s), facts)
+    tile = tile or choose_tile(NORM_TILES, "backward", D, _strides(dy, ds, s), facts, s.element_size())
     block_r, block_d = _tile_shape(tile, D)
+    whole = tile.whole and block_d >= D
     column_blocks, row_tiles = -(-D // block_d), -(-rows // block_r)
     programs = max(1, min(row_tiles, facts.compute_units * tile.per_unit // column_blocks))
     where = s.device
@@ -145,7 +151,7 @@ def plan_backward(
         "MASK_R": rows % block_r != 0,
         "MASK_D": D % block_d != 0,
     }
-    if wanted.dx and not tile.whole:
+    if wanted.dx and not whole:
         terms = torch.empty((2, rows), dtype=torch.float32, device=where)
         inputs = {"dy_ptr": dy, "s_ptr": s, "gamma_ptr": gamma, "mean_ptr": mean, "rstd_ptr": rstd, "terms_ptr": terms}
         sizes = {"n_rows": rows, "D": D, "dy_stride": dy.stride(0), "s_stride": s.stride(0)}
@@ -173,7 +179,7 @@ def plan_backward(
                 "ds_stride": 1 if ds is None else ds.stride(0),
                 "s_stride": s.stride(0),
             },
-            {**shape, "WHOLE": tile.whole, "PREFETCH": prefetch},
+            {**shape, "WHOLE": whole, "PREFETCH": prefetch},
             {"num_warps": tile.num_warps},
         )
     )

@@ -18,9 +18,9 @@ gamma, beta [D]; mean, rstd float32 [rows]. All arithmetic is float32, rounded o
 each program sums its own rows in registers, in order, into partials float32 [programs, D]; `column_sum_kernel` adds
 those in order. No atomics: bit-equal from run to run on one device.
 
-A tile is BLOCK_R rows of BLOCK_D columns. WHOLE: a tile spans the row, which then is read once. Otherwise the forward
-walks the row in blocks to its end and back, and the backward takes c1 and c2 from `norm_terms_kernel`, which reads dy
-and s once more.
+A tile is BLOCK_R rows of BLOCK_D columns. The forward keeps a row in registers as KEPT tiles and reads it once, or
+(KEPT = 0) walks it in tiles to its end and back. WHOLE: a tile of the backward spans the row, which then is read once;
+otherwise c1 and c2 come from `norm_terms_kernel`, which reads dy and s once more.
 
 Source: RMSNorm, Zhang and Sennrich 2019 (arXiv 1910.07467); LayerNorm, Ba et al. 2016 (arXiv 1607.06450); moments of
 blocks joined as by Chan, Golub and LeVeque 1979.
@@ -51,33 +51,37 @@ def _store(pointer, offsets, value, mask, MASKED: tl.constexpr, STREAM: tl.const
 
 
 @triton.jit
-def _load_again(pointer, offsets, mask, MASKED: tl.constexpr):
-    """As `_load`, of what will be read again soon."""
+def _load_hinted(pointer, offsets, mask, MASKED: tl.constexpr, EVICT: tl.constexpr):
+    """As `_load`, and when the caches should forget it: "evict_last" if it will be read again soon."""
     if MASKED:
-        return tl.load(pointer + offsets, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
-    return tl.load(pointer + offsets, eviction_policy="evict_last").to(tl.float32)
+        return tl.load(pointer + offsets, mask=mask, other=0.0, eviction_policy=EVICT).to(tl.float32)
+    return tl.load(pointer + offsets, eviction_policy=EVICT).to(tl.float32)
 
 
 @triton.jit
-def _load_sum(x_ptr, residual_ptr, x_at, residual_at, mask, MASKED: tl.constexpr, AGAIN: tl.constexpr):
-    """s = x + residual as x's dtype holds it, in float32."""
-    if AGAIN:
-        s = _load_again(x_ptr, x_at, mask, MASKED)
-        if residual_ptr is not None:
-            s += _load_again(residual_ptr, residual_at, mask, MASKED)
-    else:
-        s = _load(x_ptr, x_at, mask, MASKED)
-        if residual_ptr is not None:
-            s += _load(residual_ptr, residual_at, mask, MASKED)
-    if residual_ptr is not None:
-        s = s.to(x_ptr.dtype.element_ty).to(tl.float32)
-    return s
+def _load_kept(pointer, offsets, mask, MASKED: tl.constexpr, STREAM: tl.constexpr, ONE: tl.constexpr):
+    """A tile in its own dtype. STREAM: L1 is for the weights; a row of several tiles would fill it, and goes past."""
+    EVICT: tl.constexpr = "evict_first" if STREAM and ONE else ""
+    CACHE: tl.constexpr = ".cg" if STREAM and not ONE else ""
+    if MASKED:
+        return tl.load(pointer + offsets, mask=mask, other=0.0, eviction_policy=EVICT, cache_modifier=CACHE)
+    return tl.load(pointer + offsets, eviction_policy=EVICT, cache_modifier=CACHE)
 
 
 @triton.jit
-def _load_weight(gamma_ptr, cols, D, ZERO_CENTERED: tl.constexpr, MASK_D: tl.constexpr):
+def _widen(tile, PACKED: tl.constexpr):
+    """The tile in float32. PACKED (NVIDIA): anew at each use, so that what waits in registers is the 16-bit form."""
+    if PACKED and tile.dtype.primitive_bitwidth == 16:
+        tile = tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [tile], dtype=tile.dtype, is_pure=False, pack=2
+        )  # the compiler does not see through it
+    return tile.to(tl.float32)
+
+
+@triton.jit
+def _load_weight(gamma_ptr, cols, D, ZERO_CENTERED: tl.constexpr, MASK_D: tl.constexpr, EVICT: tl.constexpr):
     """w as a float32 tile of one row."""
-    weight = _load(gamma_ptr, cols, cols < D, MASK_D)
+    weight = _load_hinted(gamma_ptr, cols, cols < D, MASK_D, EVICT)
     if ZERO_CENTERED:
         weight += 1.0
     return weight[None, :]
@@ -96,19 +100,60 @@ def _moments(s, inside, count, CENTER: tl.constexpr, MASK_D: tl.constexpr):
 
 
 @triton.jit
+def _join(mean_a, square_a, count_a, mean_b, square_b, count_b):
+    """The moments of two sets of numbers as those of one."""
+    count = count_a + count_b
+    apart = mean_b - mean_a
+    share = count_b / count
+    return mean_a + apart * share, square_a + square_b + apart * apart * count_a * share, count
+
+
+@triton.jit
+def _moments_of_kept(tiles, cols, D, CENTER: tl.constexpr, KEPT: tl.constexpr, MASK_D: tl.constexpr,
+                     PACKED: tl.constexpr):  # fmt: skip
+    """As `_moments`, of all tiles of a row: first down each column, then across, which threads must meet for."""
+    squares = tl.zeros(tiles[0].shape, tl.float32)
+    if CENTER:
+        total = tl.zeros(tiles[0].shape, tl.float32)
+        for i in tl.static_range(KEPT):
+            total += _widen(tiles[i], PACKED)
+        count = tl.full(tiles[0].shape, KEPT, tl.float32)
+        in_last = (cols + (KEPT - 1) * tiles[0].shape[1] < D)[None, :]
+        if MASK_D:
+            count = tl.where(in_last, count, KEPT - 1)
+        means = total / count
+        for i in tl.static_range(KEPT):
+            s = _widen(tiles[i], PACKED) - means
+            if MASK_D and i == KEPT - 1:
+                s = tl.where(in_last, s, 0.0)
+            squares += s * s
+        mean, square, count = tl.reduce((means, squares, count), 1, _join)
+    else:
+        for i in tl.static_range(KEPT):
+            s = _widen(tiles[i], PACKED)
+            squares += s * s
+        square = tl.sum(squares, 1)
+        mean = tl.zeros_like(square)
+    return mean, square
+
+
+@triton.jit
 def _normalise(
-    y_ptr, y_at, s, mean, rstd, gamma_ptr, beta_ptr, cols, D, mask,
+    y_ptr, y_at, s, mean, rstd, weight, gamma_ptr, beta_ptr, cols, D, mask,
     CENTER: tl.constexpr, ZERO_CENTERED: tl.constexpr, MASK_D: tl.constexpr, MASKED: tl.constexpr,
     STREAM: tl.constexpr,
 ):  # fmt: skip
-    """y of one tile."""
+    """y of one tile; ``weight`` is w where it has been loaded already."""
+    EVICT: tl.constexpr = "evict_last" if STREAM else ""
     if CENTER:
         s -= mean[:, None]
     y = s * rstd[:, None]
-    if gamma_ptr is not None:
-        y *= _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D)
+    if weight is not None:
+        y *= weight
+    elif gamma_ptr is not None:
+        y *= _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D, EVICT)
     if beta_ptr is not None:
-        y += _load(beta_ptr, cols, cols < D, MASK_D)[None, :]
+        y += _load_hinted(beta_ptr, cols, cols < D, MASK_D, EVICT)[None, :]
     _store(y_ptr, y_at, y, mask, MASKED, STREAM)
 
 
@@ -117,9 +162,13 @@ def norm_forward_kernel(
     x_ptr, residual_ptr, gamma_ptr, beta_ptr, y_ptr, s_ptr, mean_ptr, rstd_ptr,
     n_rows, D, x_stride, residual_stride, eps,
     CENTER: tl.constexpr, ZERO_CENTERED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
-    WHOLE: tl.constexpr, MASK_R: tl.constexpr, MASK_D: tl.constexpr,
+    KEPT: tl.constexpr, EARLY: tl.constexpr, STREAM: tl.constexpr, PACKED: tl.constexpr,
+    MASK_R: tl.constexpr, MASK_D: tl.constexpr,
 ):  # fmt: skip
-    """y, and for the backward rstd, mean (CENTER) and s (with a residual), of BLOCK_R rows a program."""
+    """y, and for the backward rstd, mean (CENTER) and s (with a residual), of BLOCK_R rows a program.
+
+    KEPT: tiles that hold the row; 0: walk it. EARLY: w is loaded while the moments are on their way (one tile).
+    """
     MASKED: tl.constexpr = MASK_R or MASK_D
     rows = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     valid = rows < n_rows
@@ -127,41 +176,74 @@ def norm_forward_kernel(
     residual_rows = (rows * residual_stride)[:, None]
     y_rows = (rows * D)[:, None]
     cols = tl.arange(0, BLOCK_D)
-    if WHOLE:
-        inside = (cols < D)[None, :]
-        mask = valid[:, None] & inside
-        s = _load_sum(x_ptr, residual_ptr, x_rows + cols[None, :], residual_rows + cols[None, :], mask, MASKED, False)
-        if s_ptr is not None:
-            _store(s_ptr, y_rows + cols[None, :], s, mask, MASKED)
-        mean, square = _moments(s, inside, D, CENTER, MASK_D)
+    if KEPT > 0:
+        tiles = ()
+        for i in tl.static_range(KEPT):
+            at = i * BLOCK_D + cols
+            mask = valid[:, None] & (at < D)[None, :]
+            tiles = tiles + (_load_kept(x_ptr, x_rows + at[None, :], mask, MASKED, STREAM, KEPT == 1),)
+        if residual_ptr is not None:
+            sums = ()
+            for i in tl.static_range(KEPT):
+                at = i * BLOCK_D + cols
+                mask = valid[:, None] & (at < D)[None, :]
+                residual = _load_kept(residual_ptr, residual_rows + at[None, :], mask, MASKED, STREAM, KEPT == 1)
+                s = (tiles[i].to(tl.float32) + residual.to(tl.float32)).to(x_ptr.dtype.element_ty)
+                _store(s_ptr, y_rows + at[None, :], s, mask, MASKED, STREAM)
+                sums = sums + (s,)
+            tiles = sums
+        weight = None
+        if EARLY and gamma_ptr is not None:
+            weight = _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D, "evict_last" if STREAM else "")
+        if KEPT == 1:
+            s = tiles[0].to(tl.float32)
+            mean, square = _moments(s, (cols < D)[None, :], D, CENTER, MASK_D)
+        else:
+            mean, square = _moments_of_kept(tiles, cols, D, CENTER, KEPT, MASK_D, PACKED)
         rstd = tl.rsqrt(square / D + eps)
-        _normalise(y_ptr, y_rows + cols[None, :], s, mean, rstd, gamma_ptr, beta_ptr, cols, D, mask,
-                   CENTER, ZERO_CENTERED, MASK_D, MASKED, False)  # fmt: skip
+        for i in tl.static_range(KEPT):
+            at = i * BLOCK_D + cols
+            mask = valid[:, None] & (at < D)[None, :]
+            _normalise(y_ptr, y_rows + at[None, :], _widen(tiles[i], PACKED), mean, rstd, weight, gamma_ptr, beta_ptr,
+                       at, D, mask, CENTER, ZERO_CENTERED, MASK_D, MASKED, STREAM)  # fmt: skip
     else:
         mean = tl.zeros([BLOCK_R], tl.float32)
         square = tl.zeros([BLOCK_R], tl.float32)
+        squares = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
         for start in range(0, D, BLOCK_D):
             at = start + cols
             inside = (at < D)[None, :]
             mask = valid[:, None] & inside
-            s = _load_sum(x_ptr, residual_ptr, x_rows + at[None, :], residual_rows + at[None, :], mask, MASKED, True)
-            if s_ptr is not None:
-                _store(s_ptr, y_rows + at[None, :], s, mask, MASKED, True)
-            count = tl.minimum(D - start, BLOCK_D)
-            block_mean, block_square = _moments(s, inside, count, CENTER, MASK_D)
-            square += block_square
+            s = _load_hinted(x_ptr, x_rows + at[None, :], mask, MASKED, "evict_last")
+            if residual_ptr is not None:
+                s += _load_hinted(residual_ptr, residual_rows + at[None, :], mask, MASKED, "evict_first")
+                s = s.to(x_ptr.dtype.element_ty)
+                _store(s_ptr, y_rows + at[None, :], s, mask, MASKED)
+                s = s.to(tl.float32)
             if CENTER:  # join the moments of `start` elements with those of `count`
+                count = tl.minimum(D - start, BLOCK_D)
+                block_mean, block_square = _moments(s, inside, count, CENTER, MASK_D)
                 apart = block_mean - mean
                 share = count / (start + count).to(tl.float32)
-                square += apart * apart * share * start
+                square += block_square + apart * apart * share * start
                 mean += apart * share
+            else:
+                squares += s * s  # threads meet once, after the last block
+        if not CENTER:
+            square = tl.sum(squares, 1)
         rstd = tl.rsqrt(square / D + eps)
+        again_ptr = x_ptr
+        again_rows = x_rows
+        if residual_ptr is not None:
+            again_ptr = s_ptr
+            again_rows = y_rows
+            tl.debug_barrier()  # s is read by other threads than wrote it, should its two layouts differ
         blocks = tl.cdiv(D, BLOCK_D)
         for back in range(blocks):  # from the end, which the caches still hold
             at = (blocks - 1 - back) * BLOCK_D + cols
             mask = valid[:, None] & (at < D)[None, :]
-            s = _load_sum(x_ptr, residual_ptr, x_rows + at[None, :], residual_rows + at[None, :], mask, MASKED, True)
-            _normalise(y_ptr, y_rows + at[None, :], s, mean, rstd, gamma_ptr, beta_ptr, at, D, mask,
+            s = _load_hinted(again_ptr, again_rows + at[None, :], mask, MASKED, "evict_first")
+            _normalise(y_ptr, y_rows + at[None, :], s, mean, rstd, None, gamma_ptr, beta_ptr, at, D, mask,
                        CENTER, ZERO_CENTERED, MASK_D, MASKED, True)  # fmt: skip
     tl.store(rstd_ptr + rows, rstd, mask=valid)
     if CENTER:
@@ -196,7 +278,7 @@ def norm_terms_kernel(
                           CENTER, MASKED)  # fmt: skip
         dy = _load(dy_ptr, (rows * dy_stride)[:, None] + cols[None, :], mask, MASKED)
         if gamma_ptr is not None:
-            dy *= _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D)
+            dy *= _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D, "")
         c1 += dy * xhat
         if CENTER:
             c2 += dy
@@ -224,10 +306,13 @@ def norm_backward_kernel(
     inside = (cols < D)[None, :]
     weight = tl.full([1, BLOCK_D], 1.0, tl.float32)
     if gamma_ptr is not None:
-        weight = _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D)
+        weight = _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D, "")
     dgamma = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
     dbeta = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
-    for tile in tl.range(program, n_tiles, programs, num_stages=PREFETCH):
+    for turn in tl.range(program, n_tiles, programs, num_stages=PREFETCH):
+        tile = turn
+        if not WHOLE:
+            tile = n_tiles - 1 - turn  # norm_terms_kernel read the last rows last: the caches still hold them
         rows = tl.arange(0, BLOCK_R).to(tl.int64) + tile * BLOCK_R
         valid = rows < n_rows
         mask = valid[:, None] & inside

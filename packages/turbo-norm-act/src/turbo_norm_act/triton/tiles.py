@@ -29,9 +29,12 @@ class Tile:
         elements: rows of a tile times columns; a tile is as many rows as fit, at least one.
         num_warps: waves of a program.
         why: reason or measurement (device, date).
-        whole: the tile spans the row. False: blocks of ``elements`` columns.
+        whole: the row is in registers, as one tile or (norm forward) several. False: blocks of ``elements`` columns.
         per_unit: programs launched for each compute unit (norm backward; the others launch one a tile).
         prefetch: tiles in flight, the one that is worked on included (norm backward).
+        early: weights are loaded before the moments are known (norm forward, one tile).
+        stream: data leaves L1 to the weights, and is marked as not to be read again (norm forward).
+        itemsize: largest element, in bytes, that the tile is for.
         multiple_of: D (or H) and all row strides must be multiples of it. Rows that do not begin on 16 bytes are read
             an element at a time and pass through LDS on their way to another register layout: wide tiles would spill.
     """
@@ -43,19 +46,48 @@ class Tile:
     whole: bool = True
     per_unit: int = 1
     prefetch: int = 1
+    early: bool = False
+    stream: bool = False
+    itemsize: int = 8
     multiple_of: int = 1
 
 
-# (pass, target) -> rows by width
+# (pass, target) -> rows by width. A pass may name the op, "forward layernorm"; "forward" is for those not named.
 NORM_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
-    # GB/s on an H200, bf16, 2026-11-30, where a copy moves 4210-4236
-    ("forward", "nvidia"): (
-        Tile(1024, 2048, 4, "3900 at D=1024; 1024, 4096 or 8192 elements: 3825-3905"),
-        Tile(4096, 4096, 8, "3825 at D=4096; 4 warps 3510, 16 warps 3485"),
-        Tile(8192, 8192, 8, "4005-4024; 4 warps 3959, 16 warps 3999"),
-        Tile(16384, 16384, 16, "32 elements a thread"),
-        Tile(32768, 32768, 32, "32 elements a thread"),
-        Tile(ANY, 32768, 32, "3777 at D=65536; blocks of 16384: 3434, the row in one tile: 2718 (spills)", whole=False),
+    # GB/s on an H200, bf16, 2026-11-30, where a copy moves 4200-4236, of trial kernels with the forward's loops, each
+    # held against float64. What was tried beside a row is in its `why`.
+    ("forward rmsnorm", "nvidia"): (
+        Tile(1024, 1024, 2, "4035 at D=1024; 2048 elements, 4 warps: 3985", early=True, stream=True),
+        Tile(4096, 4096, 8, "3957 at D=4096; weights late 3846; 4 warps 3885, 16 warps 3485", early=True, stream=True),
+        Tile(16384, 4096, 16, "4171 at D=8192, 4106 at D=16384; in one tile 4049 and 4064", whole=False),
+        Tile(32768, 8192, 32, "4062 at D=32768; 16 warps 3827, in one tile 3756", whole=False),
+        Tile(
+            65536,
+            16384,
+            32,
+            "4110 at D=65536; walked 3852, in one tile 2718 (spills); rests spill",
+            stream=True,
+            itemsize=2,
+            multiple_of=16384,
+        ),
+        Tile(ANY, 32768, 32, "3852 at D=65536; blocks of 16384: 3501, of 8192: 3332", whole=False),
+    ),
+    ("forward rmsnorm_residual", "nvidia"): (
+        Tile(1024, 2048, 4, "4137 at D=1024; weights late 4101", early=True, stream=True),
+        Tile(4096, 4096, 8, "4002 at D=4096; 4 warps, weights early: 4003"),
+        Tile(8192, 8192, 16, "4115 at D=8192; weights late, 8 warps: 4072", early=True, stream=True),
+        Tile(16384, 16384, 16, "4079 at D=16384; walked: 4052"),
+        Tile(32768, 32768, 32, "4116 at D=32768; walked: 4060"),
+        Tile(ANY, 16384, 32, "4062 at D=65536; blocks of 32768: 3897, of 8192: 3688", whole=False),
+    ),
+    ("forward layernorm", "nvidia"): (
+        Tile(1024, 2048, 4, "3948 at D=1024; weights late 3907", early=True, stream=True),
+        Tile(4096, 4096, 4, "3920 at D=4096; weights late, 8 warps: 3830", early=True, stream=True),
+        Tile(8192, 8192, 8, "4014 at D=8192; weights early 3799, 16 warps 2957"),
+        Tile(16384, 16384, 16, "3844 at D=16384; walked: 3155"),
+        Tile(32768, 32768, 32, "3191 at D=32768; walked: 3005"),
+        Tile(65536, 16384, 32, "3608 at D=65536; walked 3201; rests spill", stream=True, itemsize=2, multiple_of=16384),
+        Tile(ANY, 32768, 32, "3201 at D=65536", whole=False),
     ),
     ("forward", "amd"): (
         Tile(1024, 4096, 4, "16 elements a lane: two 16-byte loads of bf16"),
@@ -96,15 +128,11 @@ NORM_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
 
 # pass -> target -> rows by width
 ACTIVATION_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
-    # GB/s on an H200, bf16, 2026-11-30, at H = 2048 and 14336, where a copy moves 4210-4236
+    # GB/s on an H200, bf16, 2026-11-30, where a copy moves 4227-4234. Programs that are neighbours in the grid take
+    # neighbouring columns: where they took neighbouring rows, 4163 and 4121 at H = 14336.
     ("forward", "nvidia"): (
-        Tile(
-            ANY,
-            2048,
-            8,
-            "3798 and 4199, 16 bytes a thread; 1024 elements: 3736 and 4163, 8192: 3745 and 4060",
-            whole=False,
-        ),
+        Tile(2048, 2048, 8, "4203 at H=2048; 1024 elements, 4 warps: 4189, 4096, 8 warps: 4183", whole=False),
+        Tile(ANY, 1024, 4, "4358 at H=14336; 4096, 8 warps: 4352, 2048, 8 warps: 4314", whole=False),
     ),
     ("forward", "amd"): (
         Tile(ANY, 2048, 4, "8 elements of gate and of up a lane: one 16-byte load each", whole=False, multiple_of=16),
@@ -112,7 +140,7 @@ ACTIVATION_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
     ),
     ("forward", "cpu"): (Tile(ANY, 32768, 1, "interpreter: few, large numpy calls", whole=False),),
     ("backward", "nvidia"): (
-        Tile(ANY, 2048, 8, "4234 and 4132, 16 bytes a thread; 1024 elements: 4109 and 4100", whole=False),
+        Tile(ANY, 1024, 8, "4232 at H=2048, 4336 at H=14336; 2048 elements: 4197 and 4295", whole=False),
     ),
     ("backward", "amd"): (
         Tile(ANY, 2048, 4, "8 elements of each a lane: one 16-byte load each", whole=False, multiple_of=16),
@@ -130,9 +158,17 @@ COLUMN_SUM_TILES: dict[str, tuple[int, int, int]] = {
 
 
 def choose_tile(
-    table: dict[tuple[str, str], tuple[Tile, ...]], which: str, width: int, strides: tuple[int, ...], facts: DeviceFacts
+    table: dict[tuple[str, str], tuple[Tile, ...]],
+    which: str,
+    width: int,
+    strides: tuple[int, ...],
+    facts: DeviceFacts,
+    itemsize: int = 1,
 ) -> Tile:
-    """The device's row of ``table`` for rows of ``width`` elements that lie ``strides`` apart."""
+    """The device's row of ``table`` for rows of ``width`` elements of ``itemsize`` bytes, ``strides`` apart."""
     alignment = math.gcd(width, *strides)
-    rows = table.get((which, facts.arch)) or table[which, facts.vendor]
-    return next(tile for tile in rows if width <= tile.up_to and alignment % tile.multiple_of == 0)
+    keys = [(name, target) for target in (facts.arch, facts.vendor) for name in (which, which.split()[0])]
+    rows = next(table[key] for key in keys if key in table)
+    return next(
+        tile for tile in rows if width <= tile.up_to and itemsize <= tile.itemsize and alignment % tile.multiple_of == 0
+    )

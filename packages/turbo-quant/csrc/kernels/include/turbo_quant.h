@@ -46,7 +46,8 @@ typedef enum {
  *   scale_inv = 1 / scale
  *   q         = round_to_fp8(clamp(x scale))           to nearest even
  *
- * Payloads are contiguous [B, R, C]; any that is NULL is not made. TENSORWISE makes `row`, with one scale.
+ * Payloads are contiguous [B, R, C], aligned to 8 bytes; any that is NULL is not made. TENSORWISE makes `row`, with one
+ * scale.
  *
  * Groups (BLOCKWISE columns, B is 1): the rows [group_offs[g], group_offs[g + 1]) begin at row group_offs_padded[g] of
  * the column copy, which has R + groups * block_size rows, zeros where no group has one. group_offs[0] is 0. */
@@ -119,8 +120,9 @@ typedef struct {
 
 TURBO_API turbo_status turbo_quantize_mx(const turbo_quantize_mx_args *args, int device, void *stream);
 
-/* x = q scale_inv, rounded once; out is contiguous. scale_inv has the shape that turbo_quantize_float gives for row scales
- * (axis 2), column scales (1) or tiles (0), contiguous; any block_size of BLOCKWISE. */
+/* x = q scale_inv, rounded once; out is contiguous, aligned to 16 bytes. scale_inv has the shape that
+ * turbo_quantize_float gives for row scales (axis 2), column scales (1) or tiles (0), contiguous; any block_size of
+ * BLOCKWISE. */
 typedef struct {
   const void *q;
   int64_t strides[3];
@@ -136,9 +138,9 @@ typedef struct {
 
 TURBO_API turbo_status turbo_dequantize_float(const turbo_dequantize_float_args *args, int device, void *stream);
 
-/* x = q 2^(byte - 127), with `rht` rotated back, rounded once; out is contiguous: [B, L, size], transposed [B, size, L].
- * q is [B, L, K] (e2m1: [B, L, K / 2] bytes) with strides in bytes, K a multiple of 32; scale [B, L, K / 32],
- * contiguous. */
+/* x = q 2^(byte - 127), with `rht` rotated back, rounded once; out is contiguous, aligned to 16 bytes: [B, L, size],
+ * transposed [B, size, L]. q is [B, L, K] (e2m1: [B, L, K / 2] bytes) with strides in bytes, K a multiple of 32; scale
+ * [B, L, K / 32], contiguous. */
 typedef struct {
   const void *q;
   int64_t strides[3];

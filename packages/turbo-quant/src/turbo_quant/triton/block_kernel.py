@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Device code of FP8 quantisation where a program holds whole blocks in registers: one read of x, one launch.
 
-    amax = max |x| of a block        scale = largest / max(amax, floor)        q = round(x scale)        scale_inv = 1 / scale
+    amax = max |x| of a block     scale = largest / max(amax, floor)     q = round(x scale)     scale_inv = 1 / scale
 
 Tensors: x [B,R,C] with any strides; row and col payloads uint8 (the bits of the format) [B,R,C] contiguous; scale_inv
-float32: of rows [B,R,blocks_c], of columns [B,blocks_r,C], of tiles [B,blocks_r,blocks_c], contiguous, to multiply with
-when dequantising. All arithmetic is float32; amax is a maximum, so nothing depends on an order: bit-equal on all targets.
+float32: of rows [B,R,blocks_c], of columns [B,blocks_r,C], of tiles [B,blocks_r,blocks_c], contiguous, to multiply
+with when dequantising. All arithmetic is float32, each step rounds once, and a maximum has no order: bit-equal from run
+to run and on all targets.
 
 Grouped (offs_ptr given, B = 1): rows belong to groups, and the column copy has each group's rows rounded up to the
 block size. Programs go by blocks of that copy. Those past the last group write zeros there, and take the rows that
@@ -19,7 +20,7 @@ import triton.language as tl
 
 from turbo_quant.triton.rounding import INFINITE, encode, float_scale, magnitude
 
-__all__ = ["block_kernel", "group_rows", "places"]
+__all__ = ["block_kernel", "group_rows", "load_tile", "places"]
 
 
 @triton.jit
@@ -51,6 +52,15 @@ def group_rows(first, offs_ptr, padded_ptr, n_groups, R, GROUPS: tl.constexpr):
 
 
 @triton.jit
+def load_tile(pointers, ok, MASKED: tl.constexpr):
+    """A float32 tile, zeros outside ``ok``."""
+    if MASKED:
+        return tl.load(pointers, mask=ok, other=0.0).to(tl.float32)
+    else:
+        return tl.load(pointers).to(tl.float32)
+
+
+@triton.jit
 def _store(pointer, offsets, value, mask, MASKED: tl.constexpr):
     if MASKED:
         tl.store(pointer + offsets, value, mask=mask)
@@ -67,7 +77,7 @@ def block_kernel(
     MASK_R: tl.constexpr, MASK_C: tl.constexpr, WIDE: tl.constexpr,
     MANTISSA: tl.constexpr, LOWEST: tl.constexpr, FNUZ: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_R x BLOCK_C places: BLOCK_C // P blocks along a row (ROW, TILE), BLOCK_R // P along a column (COLUMN, TILE).
+    """BLOCK_R x BLOCK_C places: BLOCK_C // P blocks along rows (ROW, TILE), BLOCK_R // P along columns (COLUMN, TILE).
 
     P: least power of two from ``size`` on, EXACT where they are equal. A direction without blocks is cut anywhere.
     rows_out: rows of the column copy (R, or the padded ones of groups). WIDE: 64-bit offsets within a tile.
@@ -105,10 +115,7 @@ def block_kernel(
         at_r, at_c = at_r.to(tl.int64), at_c.to(tl.int64)
     at = (at_r * stride_r)[:, None] + (at_c * stride_c)[None, :]
     x_ptr += b * stride_b + source_r * stride_r + first_c * stride_c
-    if MASKED:
-        x = tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32)
-    else:
-        x = tl.load(x_ptr + at).to(tl.float32)
+    x = load_tile(x_ptr + at, ok, MASKED)
     out_at = (at_r * C)[:, None] + at_c[None, :]
 
     if TILE:

@@ -6,8 +6,8 @@
 in float32, rounded once to the output's dtype.
 
 Tensors: q uint8 (the bits of the format) [B,R,C] with any strides; scale_inv float32 with any strides, one value for
-size_r x size_c elements; out contiguous. MX: q [B,L,Kp] (e2m1: Kp / 2 bytes) and scale uint8 [B,L,Kp/32] with any strides;
-out [B,L,size], or [B,size,L] where the source was a column copy.
+size_r x size_c elements; out contiguous. MX: q [B,L,Kp] (e2m1: Kp / 2 bytes) and scale uint8 [B,L,Kp/32] with any
+strides; out [B,L,size], or [B,size,L] where the source was a column copy.
 """
 
 import triton
@@ -21,7 +21,7 @@ __all__ = ["dequantize_float_kernel", "dequantize_mx_kernel"]
 
 @triton.jit
 def _axis(tile, tiles, size, P: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr):
-    """Tile ``tile`` along one axis that is cut into blocks of ``size``: first element, first block, places, which count.
+    """Tile ``tile`` along one axis, cut into blocks of ``size``: first element, first block, places, and which count.
 
     P <= BLOCK: the tile has BLOCK // P blocks. Else ``tiles`` tiles make one block.
     """

@@ -81,8 +81,8 @@ def _bytes(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 def _region(
     source: _Source,
-    out: torch.Tensor,
-    scale: torch.Tensor,
+    out: torch.Tensor | None,
+    scale: torch.Tensor | None,
     kind: str,
     extent: tuple[int, int],
     tile: Tile,
@@ -248,7 +248,9 @@ def plan_quantize(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOut
         return FloatOutputs(out, scale, None, None), launches
 
     length_r, length_c = (size, size) if blockwise else (R, C)
-    groups = None if call.group_offs is None else (call.group_offs, call.group_offs_padded)
+    groups = None
+    if call.group_offs is not None and call.group_offs_padded is not None:
+        groups = (call.group_offs, call.group_offs_padded)
     rows_out = R + (call.group_offs.numel() - 1) * size if call.group_offs is not None else R
     row = row_scale = column = column_scale = None
     if call.row:
@@ -259,6 +261,7 @@ def plan_quantize(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOut
     outputs = FloatOutputs(row, row_scale, column, column_scale)
     multiple = math.gcd(C, R if x.stride(2) != 1 else C, size)
     square = choose("square", facts, multiple=multiple)
+    dual = choose("dual", facts, multiple=multiple)
     walk = choose("walk", facts, multiple=multiple)
     programs = facts.compute_units * _AMAX_PROGRAMS
     exact = power_of_two(size) == size  # others leave places of a tile empty: two launches then
@@ -269,7 +272,7 @@ def plan_quantize(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOut
         launches = _region(apart, row, row_scale, "one", (size, size), walk, programs, common, scalars)
         return outputs, launches
     if call.row and call.column and blockwise and power_of_two(size) <= MAX_BLOCK and (exact or groups is not None):
-        return outputs, [_blocks(apart, outputs, size, square, common, scalars, groups=groups)]
+        return outputs, [_blocks(apart, outputs, size, dual, common, scalars, groups=groups)]
     launches = []
     if call.row:
         part = FloatOutputs(row, row_scale, None, None)
@@ -357,7 +360,7 @@ def plan_dequantize(call: DequantizeFloatCall, facts: DeviceFacts) -> tuple[torc
 
 
 def _cut(extent: int, size: int, block: int) -> tuple[int, int, bool]:
-    """Along one axis: tiles that make one block of ``size`` (1 if a tile holds blocks), all tiles, whether all are full."""
+    """Along one axis: tiles in a block of ``size`` (1 if a tile holds blocks), all tiles, whether all are full."""
     P = power_of_two(size)
     if block >= P:
         step = block // P * size

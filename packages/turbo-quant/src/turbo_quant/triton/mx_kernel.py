@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Device code of MX quantisation: blocks of 32 with E8M0 scales, row copy, transposed column copy, or both at once.
 
-    bits = bits of amax + half an ulp        byte = clamp((bits >> 23) - E_max, 0, 254)        q = round(x 2^(127 - byte))
+    bits = bits of amax + half an ulp     byte = clamp((bits >> 23) - E_max, 0, 254)     q = round(x 2^(127 - byte))
 
 Tensors: x [B,R,C] with any strides; payloads uint8: row [B,R,Cp], column [B,C,Rp] (e2m1: half as many bytes, the first
 value in the low nibble), Cp and Rp rounded up to 128 and filled with zeros; scales uint8 [B,R,Cp/32], [B,C,Rp/32], or
@@ -9,8 +9,8 @@ shuffled [B, lines up to 256, scales up to 8] (what pads them was zeroed before 
 x once; the column copy is the same code on the transposed tile. Arithmetic is float32 and each step rounds once; a
 maximum has no order: bit-equal on all targets. Random words: Philox4x32-10, one counter for four neighbours.
 
-Options of a copy, or-ed: how `turbo_quant.calls.MxDirection` is told to the kernel. Grouped: as in block_kernel.py, with
-groups rounded up to 128. A block that holds NaN or an infinity: payload zeros, byte 255.
+Options of a copy, or-ed: how `turbo_quant.calls.MxDirection` is told to the kernel. Grouped: as in block_kernel.py,
+with groups rounded up to 128. A block that holds NaN or an infinity: payload zeros, byte 255.
 
 Source: OCP Microscaling Formats v1.0; Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (SC11).
 """
@@ -18,7 +18,7 @@ Source: OCP Microscaling Formats v1.0; Salmon et al., Parallel Random Numbers: A
 import triton
 import triton.language as tl
 
-from turbo_quant.triton.block_kernel import group_rows
+from turbo_quant.triton.block_kernel import group_rows, load_tile
 from turbo_quant.triton.rounding import INFINITE, encode, encode_stochastic, exponent_scale, magnitude, rotate
 
 __all__ = ["OPTIONS", "mx_kernel"]
@@ -56,7 +56,7 @@ def _write_copy(
     MANTISSA: tl.constexpr, LOWEST: tl.constexpr, E_MAX: tl.constexpr, LARGEST: tl.constexpr, NATIVE: tl.constexpr,
     CLAMP: tl.constexpr,
 ):  # fmt: skip
-    """Quantise x float32 [L, K] along K and write it as lines line0... (ok [L, 1]: which), from element k0 of each on."""
+    """Quantise x float32 [L, K] along K and write it from line line0 (ok [L, 1]: which) and its element k0 on."""
     L: tl.constexpr = x.shape[0]
     K: tl.constexpr = x.shape[1]
     N: tl.constexpr = K // 32
@@ -128,7 +128,7 @@ def mx_kernel(
     MANTISSA: tl.constexpr, LOWEST: tl.constexpr, E_MAX: tl.constexpr, LARGEST: tl.constexpr, NATIVE: tl.constexpr,
     CLAMP: tl.constexpr,
 ):  # fmt: skip
-    """One tile of x. ROW, COLUMN: options of each copy, 0 where it is not wanted. LARGEST: code of the largest value."""
+    """One tile of x. ROW, COLUMN: options of each copy, 0 where not wanted. LARGEST: code of the largest value."""
     program = tl.program_id(0)
     tile_c = program % tiles_c
     tile_r = program // tiles_c % tiles_r
@@ -147,10 +147,9 @@ def mx_kernel(
         i, j = i.to(tl.int64), j.to(tl.int64)
     x_ptr += b * stride_b + source_r * stride_r + first_c * stride_c
     at = (i * stride_r)[:, None] + (j * stride_c)[None, :]
-    if MASK_R or MASK_C:
-        x = tl.load(x_ptr + at, mask=ok_r[:, None] & ok_c[None, :], other=0.0).to(tl.float32)
-    else:
-        x = tl.load(x_ptr + at).to(tl.float32)
+    MASKED: tl.constexpr = MASK_R or MASK_C
+    ok = ok_r[:, None] & ok_c[None, :]
+    x = load_tile(x_ptr + at, ok, MASKED)
     if ROW > 0:
         _write_copy(x, row_ptr, row_scale_ptr, rng_ptr, b, source_r, first_c, R, row_width, sign_mask, ok_r[:, None],
                     ROW, False, WIDE, MANTISSA, LOWEST, E_MAX, LARGEST, NATIVE, CLAMP)  # fmt: skip

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Device code of FP8 quantisation where what shares a scale does not fit in one program's registers.
 
-    amax = max |x| of a region        scale = largest / max(amax, floor)        q = round(x scale)        scale_inv = 1 / scale
+    amax = max |x| of a region     scale = largest / max(amax, floor)     q = round(x scale)     scale_inv = 1 / scale
 
-A region is ``height`` x ``width`` elements: the whole tensor (KIND one, tensorwise), a large tile (one), a strip of long
-rows (row) or of long columns (column). Its programs, ``chunks`` of them, walk its tiles in turn. Two launches: AMAX
-writes each program's maximum, APPLY takes the maximum of those and quantises, last tile first, since the caches hold
-what was read last. Where a region has one program, one launch does both.
+A region is ``height`` x ``width`` elements: the whole tensor (KIND one, tensorwise), a large tile (one), a strip of
+long rows (row) or of long columns (column). Its programs, ``chunks`` of them, walk its tiles in turn. Two launches:
+AMAX writes each program's maximum, APPLY takes the maximum of those and quantises, last tile first, since the caches
+hold what was read last. Where a region has one program, one launch does both.
 
-Tensors: x [B,R,C] with any strides; out uint8 (the bits of the format) [B,R,C] contiguous; scale_inv float32: one value a
-region (one), [B,R,regions_c] (row) or [B,regions_r,C] (column); partial int32 [regions, amax_chunks, 1 | BLOCK_R |
+Tensors: x [B,R,C] with any strides; out uint8 (the bits of the format) [B,R,C] contiguous; scale_inv float32: one value
+a region (one), [B,R,regions_c] (row) or [B,regions_r,C] (column); partial int32 [regions, amax_chunks, 1 | BLOCK_R |
 BLOCK_C], bits of |x|. Arithmetic is float32; a maximum has no order: bit-equal on all targets.
 
 A region (of row, column: a row, a column of it) that holds NaN or an infinity: payload zeros, scale_inv NaN.

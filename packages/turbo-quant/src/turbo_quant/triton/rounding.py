@@ -99,7 +99,7 @@ def encode(v, MANTISSA: tl.constexpr, LOWEST: tl.constexpr, FNUZ: tl.constexpr, 
 
 @triton.jit
 def encode_stochastic(v, word, MANTISSA: tl.constexpr, LOWEST: tl.constexpr, LARGEST: tl.constexpr):
-    """Codes, uint8, of a float32 tile: floor(|v| / ulp) and one more where u < what is left, u of the 32-bit words.
+    """Codes, as of `encode`: floor(|v| / ulp) and one more where u < what is left, u of the 32-bit words.
 
     LARGEST is the code of the largest value.
     """

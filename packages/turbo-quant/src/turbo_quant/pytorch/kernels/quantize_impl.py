@@ -56,12 +56,9 @@ class TurboBackend(KernelBackend):
 
     @classmethod
     def why_not(cls, call: Call) -> str | None:
-        try:
-            from turbo_quant.pytorch.kernels import native
-        except ImportError:
-            return "this wheel has no native library"
-        reason: str | None = native.why_not(call)
-        return reason
+        from turbo_quant.pytorch.kernels import native
+
+        return native.why_not(call)
 
     @classmethod
     def execute(cls, call: Call) -> Any:
@@ -79,7 +76,12 @@ class TritonBackend(KernelBackend):
         dtype = _payload_dtype(call)
         if "fnuz" in str(dtype) and device_facts(device).vendor == "nvidia":
             return f"{dtype} is not a type of Triton for NVIDIA GPUs"
-        return why_no_triton(device)
+        reason = why_no_triton(device)
+        if reason is not None:
+            return reason
+        from turbo_quant.triton import quantize
+
+        return quantize.why_not(call)
 
     @classmethod
     def execute(cls, call: Call) -> Any:

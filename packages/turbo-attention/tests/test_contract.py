@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MIT
+"""What every function promises beside its numbers: errors, compilation, registration, choice of backend, modules."""
+
+import pytest
+import torch
+
+import turbo_attention as ta
+from turbo_attention.calls import BackwardCall, ForwardCall
+from turbo_attention.pytorch.kernels.reference import attention_backward, attention_forward
+from turbo_core import BackendUnavailableError, GlobalBackendManager, UnsupportedError, explain, trace_dispatch
+from turbo_testing.metrics import assert_close
+
+Q = torch.randn(2, 5, 4, 16)
+K = torch.randn(2, 6, 2, 16)
+R = torch.randn(10, 4, 16)
+CU = torch.tensor([0, 4, 10], dtype=torch.int32)
+KV, IDX = torch.randn(9, 16), torch.zeros(10, 3, dtype=torch.int32)
+
+WRONG = [
+    (lambda: ta.flash_attn_func(3, K, K), "q is 3"),
+    (lambda: ta.flash_attn_func(Q[0], K, K), "q is a tensor of shape"),
+    (lambda: ta.flash_attn_func(Q.double(), K.double(), K.double()), "q is .*float64"),
+    (lambda: ta.flash_attn_func(Q, K.bfloat16(), K), "k is .*bfloat16"),
+    (lambda: ta.flash_attn_func(Q, K, K[:, :3]), "v is .*those of k"),
+    (lambda: ta.flash_attn_func(Q, K[..., :8], K), "q has head dim 16"),
+    (lambda: ta.flash_attn_func(Q, torch.randn(2, 6, 3, 16), torch.randn(2, 6, 3, 16)), "q has 4 heads"),
+    (lambda: ta.flash_attn_func(Q, K[:1], K[:1]), "q has batch 2"),
+    (lambda: ta.flash_attn_func(Q, K, K, dropout_p=1.0), "dropout_p is 1.0"),
+    (lambda: ta.flash_attn_func(Q, K, K, dropout_p=float("nan")), "dropout_p is nan"),
+    (lambda: ta.flash_attn_func(Q, K, K, softmax_scale=0), "softmax_scale is 0"),
+    (lambda: ta.flash_attn_func(Q, K, K, softmax_scale=-1.0), "softmax_scale is -1.0"),
+    (lambda: ta.flash_attn_func(Q, K, K, window_size=(-2, 0)), r"window_size is \(-2, 0\)"),
+    (lambda: ta.flash_attn_func(Q, K, K, window_size=4), "window_size is 4"),
+    (lambda: ta.flash_attn_func(Q, K, K, softcap=-1), "softcap is -1"),
+    (lambda: ta.flash_attn_func(Q, K, K, alibi_slopes=torch.ones(3)), r"alibi_slopes is .*\[4\] or \[2, 4\]"),
+    (lambda: ta.flash_attn_func(Q, K, K, sink=torch.ones(2)), r"sink is .*\[4\]"),
+    (lambda: ta.flash_attn_func(Q, K, K, bias=torch.ones(5, 7)), "bias is .*broadcasts to"),
+    (lambda: ta.flash_attn_func(Q, K, K, bias=torch.ones(5, 6).double()), "bias is .*float64"),
+    (lambda: ta.flash_attn_varlen_func(R, R, R, CU.long(), CU, 6, 6), "cu_seqlens_q is .*int64"),
+    (lambda: ta.flash_attn_varlen_func(R, R, R, CU, CU[:2], 6, 6), "cu_seqlens_q has shape"),
+    (lambda: ta.flash_attn_varlen_func(R, R, R, CU, CU, 6.0, 6), "max_seqlen_q is 6.0"),
+    (lambda: ta.flash_attn_varlen_func(R, R, R, CU, CU, 6, -1), "max_seqlen_k is -1"),
+    (lambda: ta.flash_attn_varlen_func(R, R, R, CU, CU, 6, 6, bias=torch.ones(6, 6)), "bias is a Tensor"),
+    (lambda: ta.sparse_mla_func(Q, KV, IDX), "sparse_mla_func: q is"),
+    (lambda: ta.sparse_mla_func(R, KV[:, :8], IDX, kv_lora_rank=8), r"kv is .*\[rows, 16\]"),
+    (lambda: ta.sparse_mla_func(R, KV, IDX.long(), kv_lora_rank=8), "topk_indices is .*int64"),
+    (lambda: ta.sparse_mla_func(R, KV, IDX[:3], kv_lora_rank=8), r"topk_indices is .*\[10, topk\]"),
+    (lambda: ta.sparse_mla_func(R, KV, IDX, kv_lora_rank=17), "kv_lora_rank is 17"),
+    (lambda: ta.sparse_mla_func(R, KV, IDX, torch.ones(3), 8), "attn_sink is"),
+    (lambda: ta.sparse_mla_func(R, KV, IDX, None, 8, float("inf")), "scale is inf"),
+    (lambda: ta.TurboAttention()(R, R, R, cu_seqlens_q=CU), "go together"),
+]
+
+
+@pytest.mark.parametrize("call, message", WRONG, ids=[message for _, message in WRONG])
+def test_errors(call, message):
+    with pytest.raises(UnsupportedError, match=message):
+        call()
+
+
+# --- compilation and registration -------------------------------------------------------------------------------------
+
+
+def leaf(*shape, layout="bshd"):
+    x = torch.randn(*shape)
+    if layout == "sbhd":
+        x = x.transpose(0, 1).contiguous().transpose(0, 1)
+    elif layout == "bhsd":
+        x = x.transpose(1, 2).contiguous().transpose(1, 2)
+    return x.requires_grad_()
+
+
+@pytest.mark.parametrize("layout", ["bshd", "sbhd", "bhsd"])
+@pytest.mark.parametrize("function", [ta.flash_attn_func, ta.flash_attn_fp8_func], ids=["16 bits", "fp8"])
+def test_compiled_is_eager(device, layout, function):
+    q, k = leaf(2, 32, 4, 64, layout=layout), leaf(2, 32, 4, 64, layout=layout)
+    sink = torch.zeros(4, requires_grad=True)
+
+    def run(q, k, sink):
+        out, lse = function(q, k, k, causal=True, sink=sink, return_lse=True)
+        return out, lse
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    for one, other in zip(run(q, k, sink), compiled(q, k, sink), strict=True):
+        assert torch.equal(one, other) and one.stride() == other.stride()
+    eager = torch.autograd.grad(run(q, k, sink)[0].square().sum(), (q, k, sink))
+    traced = torch.autograd.grad(compiled(q, k, sink)[0].square().sum(), (q, k, sink))
+    for one, other in zip(eager, traced, strict=True):
+        assert torch.equal(one, other) and one.stride() == other.stride()
+
+
+def test_sparse_and_ragged_compile():
+    q = R.clone().requires_grad_()
+
+    def run(q):
+        return ta.flash_attn_varlen_func(q, q, q, CU, CU, 6, 6, dropout_p=0.0), ta.sparse_mla_func(q, KV, IDX, None, 8)
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    for one, other in zip(run(q), compiled(q), strict=True):
+        assert torch.equal(one, other)
+    sum(out.sum() for out in compiled(q)).backward()
+
+
+def test_opcheck():
+    q, k, v = (torch.randn(1, 5, 2, 8, requires_grad=True) for _ in range(3))
+    sink, bias = torch.randn(2, requires_grad=True), torch.randn(1, 2, 5, 5, requires_grad=True)
+    dense = (q, k, v, 0.3, -1, 0, 0.0, 0.0, bias, None, sink, None, None, None, 5, 5, False)
+    torch.library.opcheck(torch.ops.turbo_attention.attention.default, dense)
+    rows = tuple(tensor.detach()[0].reshape(1, 5, 2, 8).requires_grad_() for tensor in (q, k, v))
+    starts = torch.tensor([0, 2, 5], dtype=torch.int32)
+    ragged = (*rows, 0.3, -1, 0, 0.0, 0.0, None, None, None, None, starts, starts, 3, 3, False)
+    torch.library.opcheck(torch.ops.turbo_attention.attention.default, ragged)
+    sparse = (R.clone().requires_grad_(), KV.clone().requires_grad_(), IDX, torch.randn(4, requires_grad=True), 8, 0.3)
+    torch.library.opcheck(torch.ops.turbo_attention.sparse_mla.default, sparse)
+
+
+# --- the reference itself ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "left, right, softcap, with_bias, with_sink", [(-1, -1, 0.0, False, False), (3, 0, 2.0, True, True)]
+)
+def test_gradients_of_the_reference_by_differences(left, right, softcap, with_bias, with_sink):
+    """gradcheck, in float64, of the formulas that stand in for autograd."""
+    q, k, v = (torch.randn(1, n, h, 4, dtype=torch.float64, requires_grad=True) for n, h in ((4, 2), (5, 1), (5, 1)))
+    bias = torch.randn(1, 2, 4, 5, dtype=torch.float64, requires_grad=True) if with_bias else None
+    sink = torch.randn(2, dtype=torch.float64, requires_grad=True) if with_sink else None
+
+    class Reference(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q, k, v, bias, sink):
+            ctx.call = ForwardCall(q, k, v, 0.5, left, right, softcap, 0.0, bias, None, sink, None, None, None, 4, 5)
+            ctx.result = attention_forward(ctx.call)
+            return tuple(ctx.result)
+
+        @staticmethod
+        def backward(ctx, dout, dlse):
+            return tuple(attention_backward(BackwardCall(ctx.call, *ctx.result, dout, dlse, True, with_bias)))
+
+    assert torch.autograd.gradcheck(Reference.apply, (q, k, v, bias, sink))
+
+
+# --- choice of backend ------------------------------------------------------------------------------------------------
+
+
+def test_explain_and_trace():
+    explanation = explain("flash_attn_func", Q, K, K, causal=True)
+    assert [entry.role for entry in explanation.entries] == ["forward", "backward"]
+    assert "Hq=4 Hkv=2" in str(explanation)
+    q = Q.clone().requires_grad_()
+    with trace_dispatch() as trace:
+        ta.flash_attn_func(q, K, K).sum().backward()
+    assert [record.role for record in trace.records] == ["forward", "backward"]
+
+
+def test_a_backend_that_cannot_is_an_error():
+    GlobalBackendManager.set_attn_backend("CK")
+    with pytest.raises(BackendUnavailableError, match="attention: backend CK .*does not exist for this op"):
+        ta.flash_attn_func(Q, K, K)
+
+
+def test_module():
+    module = ta.TurboAttention(dropout_p=0.5, causal=True, softcap=2.0)
+    wanted = ta.flash_attn_func(Q, K, K, causal=True, softcap=2.0)
+    assert torch.equal(module.eval()(Q, K, K), wanted)
+    assert not torch.equal(module.train()(Q, K, K), wanted)
+    assert "causal=True" in repr(module)
+    assert_close(ta.TurboAttention(return_lse=True)(Q, K, K)[0], ta.flash_attn_func(Q, K, K).double(), dtype=Q.dtype)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""The README's tables of backends are what the backends answer, and its example runs."""
+
+import re
+from pathlib import Path
+
+import torch
+
+from turbo_attention.pytorch.ops import attention, attention_fp8, sparse_mla
+from turbo_core import BackendType
+from turbo_testing.support_table import check_readme, support_table
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+BUILT = (BackendType.TURBO, BackendType.AITER)  # answers that depend on the build and on what else is installed
+
+
+def dense(dtype=torch.bfloat16, width=128, **options):
+    def make(device):
+        q = torch.empty(2, 256, 8, width, dtype=dtype, device=device)
+        k = torch.empty(2, 256, 2, width, dtype=dtype, device=device)
+        return attention.FLASH_ATTN.calls(q, k, k, **options)
+
+    return make
+
+
+def ragged(device):
+    q = torch.empty(256, 8, 128, dtype=torch.bfloat16, device=device)
+    starts = torch.empty(4, dtype=torch.int32, device=device)
+    return attention.FLASH_ATTN_VARLEN.calls(q, q, q, starts, starts, 100, 100, causal=True)
+
+
+def fp8(device):
+    q = torch.empty(2, 256, 8, 128, dtype=torch.bfloat16, device=device)
+    return attention_fp8.FLASH_ATTN_FP8.calls(q, q, q, causal=True)
+
+
+def sparse(device):
+    q = torch.empty(256, 64, 576, dtype=torch.bfloat16, device=device)
+    indices = torch.empty(256, 64, dtype=torch.int32, device=device)
+    return sparse_mla.SPARSE_MLA.calls(q, q[:, 0], indices)
+
+
+def role(make, name):
+    return lambda device: make(device)[name]
+
+
+def test_tables():
+    calls = {
+        "bf16, fp16, forward": role(dense(causal=True), "forward"),
+        "bf16, fp16, backward": role(dense(causal=True), "backward"),
+        "fp32": role(dense(torch.float32), "forward"),
+        "windows, sinks, soft-cap": role(dense(window_size=(64, 0), softcap=1.0), "forward"),
+        "variable lengths": role(ragged, "forward"),
+    }
+    check_readme(README, support_table(attention.AttentionDispatcher, calls, BUILT))
+    table = support_table(attention_fp8.Fp8AttentionDispatcher, {"FP8, forward": role(fp8, "forward")}, BUILT)
+    check_readme(README, table, "fp8")
+    calls = {"sparse MLA, forward": role(sparse, "forward"), "sparse MLA, backward": role(sparse, "backward")}
+    check_readme(README, support_table(sparse_mla.SparseMlaDispatcher, calls, BUILT), "sparse")
+
+
+def test_example_runs():
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
+    names = {}
+    exec(compile(example, str(README), "exec"), names)
+    assert names["out"].shape == (2, 256, 8, 64) and names["lse"].shape == (2, 8, 256)
+    assert names["ragged"].shape == (256, 8, 64) and names["dense"].shape == names["out"].shape

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+//
+// FP8 GEMM, scales of the whole tensor or of rows: gemm_fp8.h.
+#include "gemm_fp8.h"
+
+namespace turbo_gemm {
+
+#define TURBO_FP8_OUTPUT(a, b, c) TURBO_GEMM_TILES(TURBO_FP8_KERNEL, row, false, a, b, c)
+#define TURBO_FP8_PAIR(_, a, b) TURBO_GEMM_OUTPUTS(TURBO_FP8_OUTPUT, a, b)
+TURBO_GEMM_FP8_PAIRS(TURBO_FP8_PAIR, _)
+
+}  // namespace turbo_gemm

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT
+//
+// The main loop that all quantised GEMMs share: tiles of A and B go from memory to LDS without registers, waves read
+// fragments and multiply. NOTES-gemm.md has the arithmetic behind the choices.
+//
+// Stage: kStageBytes of each row of the tile, along K. Two stages alternate in LDS. With 8 waves there are two groups of
+// four, one wave of each on every SIMD, and the second runs half a stage behind the first:
+//
+//   interval      2t             2t + 1         2t + 2         2t + 3          s_barrier between intervals
+//   leading       read t         multiply t     read t + 1     multiply t + 1
+//   following     multiply t-1   read t         multiply t     read t + 1
+//
+// so the matrix unit of a SIMD always has a wave that multiplies. Stage t + 2 goes to where stage t was; the following
+// group's `read t` is the last use of that, so all waves ask for it in interval 2t + 2 and wait for it to have landed at
+// the end of 2t + 3: two intervals, in which nothing waits. With 4 waves there is one group, and the compute unit has room
+// for a second work-group instead.
+#pragma once
+
+#include "gemm_args.h"
+#include "turbo/buffer.h"
+#include "turbo/lds.h"
+#include "turbo/mfma.h"
+
+namespace turbo_gemm {
+
+using namespace turbo;
+
+// Bytes of a row in a stage, and what one LDS-DMA instruction moves per lane. LDS: (256 + 256) rows in two stages are
+// 128 KiB of gfx950's 160 and all 64 KiB of gfx942.
+#if defined(__gfx950__)
+constexpr int kStageBytes = 128;
+#else
+constexpr int kStageBytes = 64;
+#endif
+constexpr int kDmaBytes = kLdsDmaMaxBytes;
+constexpr int kChunks = kStageBytes / 16;               // 16-byte chunks of a row in a stage: a lane's LDS access
+constexpr int kDmaRows = 64 * kDmaBytes / kStageBytes;  // rows that an LDS-DMA instruction of a wave fills
+
+template <int WavesM, int WavesN, int Fragments>
+struct Tile {
+  static constexpr int waves_m = WavesM, waves_n = WavesN, fragments = Fragments;
+  static constexpr int waves = WavesM * WavesN, threads = waves * kWaveSize;
+  static constexpr int m = WavesM * Fragments * 16, n = WavesN * 64;
+  static constexpr bool two_groups = waves == 8;
+};
+
+constexpr int kColumnFragments = 4;  // of 16 columns; the wave's 64
+
+// Where everything is in LDS.
+template <class T>
+struct LdsLayout {
+  static constexpr int a(int stage) { return stage * T::m * kStageBytes; }
+  static constexpr int b(int stage) { return 2 * T::m * kStageBytes + stage * T::n * kStageBytes; }
+  static constexpr int end = 2 * (T::m + T::n) * kStageBytes;
+};
+
+// --- rows ------------------------------------------------------------------------------------------------------------
+
+// Row of B, in the tile, that is row r of its LDS image. Rows are permuted within 64 so that a lane ends up with 16
+// adjacent columns of C: fragment f, row 4 q + s of it (D's register s in lane group q) is column 16 q + 4 f + s.
+// Linear in the bits of r: row_of_b(x + y) = row_of_b(x) + row_of_b(y) where x and y have no bit in common.
+TURBO_DEVICE constexpr int row_of_b(int r) { return (r & ~63) + 16 * (r >> 2 & 3) + 4 * (r >> 4 & 3) + (r & 3); }
+
+// The chunk of a row that is stored at `position` of row r, and the other way round. Two rows (gfx950: of 128 bytes, 64
+// banks; gfx942: of 64 bytes, 32 banks) take all banks once, and r / 2 changes the order: the 16 rows of a fragment read
+// at the same chunk, or 4 rows of it at any 4 lanes groups, meet each bank once.
+TURBO_DEVICE int swizzle_rows(int r, int position) { return position ^ (r >> 1 & (kChunks - 1)); }
+
+// --- memory to LDS ---------------------------------------------------------------------------------------------------
+
+using Descriptor = vec<int, 4>;
+
+// A buffer resource as four registers: `size` bytes from `base`, reads beyond give 0. turbo/buffer.h says more.
+TURBO_DEVICE Descriptor describe(const global<unsigned char> *base, unsigned size) {
+  const unsigned long address = reinterpret_cast<unsigned long>(base);
+  return {static_cast<int>(address), static_cast<int>(address >> 32 & 0xffff), static_cast<int>(size), kBufferFlags};
+}
+
+// buffer_load_dword(x4) ... lds: lane i's bytes, from `offset` on, to LDS byte `to` + Bytes * i. In assembler because the
+// compiler, which sees LDS written under vmcnt, would wait for all of it before the next LDS read, whatever that reads.
+// s_nop: M0 must be written one wait state before. Nothing else here uses M0 (it is no clobber that clang takes).
+template <int Bytes>
+TURBO_DEVICE void fetch(Descriptor from, int offset, int to) {
+  static_assert(Bytes == 4 || Bytes == 16, "4 bytes a lane; 16 on gfx950");
+  if constexpr (Bytes == 4)
+    asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\tbuffer_load_dword %1, %2, 0 offen lds" ::"s"(to), "v"(offset),
+                 "s"(from)
+                 : "memory");
+#if defined(__gfx950__)
+  else
+    asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\tbuffer_load_dwordx4 %1, %2, 0 offen lds" ::"s"(to), "v"(offset),
+                 "s"(from)
+                 : "memory");
+#endif
+}
+
+// Nothing is moved across, by the compiler at least.
+TURBO_DEVICE void order() {
+  asm volatile("" ::: "memory");
+  __builtin_amdgcn_sched_barrier(0);
+}
+
+TURBO_DEVICE void interval_end() {
+  order();
+  __builtin_amdgcn_s_barrier();
+  order();
+}
+
+TURBO_DEVICE void wait_fetched() {
+  order();
+  wait_vector_memory<0>();
+  order();
+}
+
+// All LDS reads of this wave have returned: s_waitcnt lgkmcnt(0).
+TURBO_DEVICE void wait_read() {
+  order();
+  __builtin_amdgcn_s_waitcnt(0xc07f);
+  order();
+}
+
+// One operand's rows of the tile, as this wave fetches them. PermuteRows: B.
+template <int Rows, int Waves, bool PermuteRows>
+struct Fetcher {
+  static constexpr int count = Rows / (kDmaRows * Waves);  // instructions a stage
+  Descriptor from;
+  int offset;      // of this lane in the first instruction
+  int position;    // its place in the row, bytes
+  int row_stride;  // bytes
+
+  // order_of(p) is the chunk that is wanted at place p.
+  template <class Order>
+  TURBO_METHOD Fetcher(const global<unsigned char> *tile, long long stride, int rows, int row_bytes, Order order_of)
+      : from(describe(tile, unsigned(stride * ((rows < Rows ? rows : Rows) - 1) + row_bytes))),
+        row_stride(int(stride)) {
+    const int byte = lane_index() * kDmaBytes;
+    const int row = wave_index() * kDmaRows + byte / kStageBytes;
+    position = order_of(swizzle_rows(row, byte % kStageBytes / 16)) * 16 + byte % 16;
+    offset = (PermuteRows ? row_of_b(row) : row) * row_stride + position;
+  }
+
+  // Bytes [at, at + kStageBytes) of each row to LDS byte `to`. Bytes from `row_bytes` on become 0, if Masked.
+  template <bool Masked>
+  TURBO_METHOD void operator()(int at, int row_bytes, int to) const {
+    // Beyond any size that a descriptor can have here, with what is added to it, too.
+    const int lane = Masked && position >= row_bytes - at ? int(0x80000000) : offset;
+    const int first = to + wave_index() * kDmaRows * kStageBytes;
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const int row = i * Waves * kDmaRows;
+      int further = (PermuteRows ? row_of_b(row) : row) * row_stride + at;
+      asm("" : "+s"(further));  // a scalar until it is needed: else one register for each i is kept over the loop
+      fetch<kDmaBytes>(from, lane + further, first + row * kStageBytes);
+    }
+  }
+};
+
+// --- the loop --------------------------------------------------------------------------------------------------------
+
+// One stage. Loop has fetch<Stage>(t), read<Stage>(t) and multiply<Stage>(t), where Stage is t % 2, and arrived(t), called
+// when what was read is in its registers, or may be waited for. `leading` is a scalar: a branch on it is one s_cbranch.
+template <bool TwoGroups, int Stage, class Loop>
+TURBO_DEVICE void step(Loop &loop, bool leading, int t, int stages) {
+  if (leading && t + 1 < stages) loop.template fetch<1 - Stage>(t + 1);
+  loop.template read<Stage>(t);
+  if constexpr (TwoGroups) wait_read();
+  loop.arrived(t);
+  if constexpr (TwoGroups) {
+    if (!leading) wait_fetched();
+    interval_end();
+    if (!leading && t + 2 < stages) loop.template fetch<Stage>(t + 2);
+    __builtin_amdgcn_s_setprio(1);  // the reading wave of this SIMD takes the issue slots that are left
+  }
+  loop.template multiply<Stage>(t);
+  if constexpr (TwoGroups) __builtin_amdgcn_s_setprio(0);
+  if (leading) wait_fetched();
+  interval_end();
+}
+
+template <class T, class Loop>
+TURBO_DEVICE void run(Loop &loop, int stages) {
+  const bool leading = !T::two_groups || wave_index() < 4;
+  loop.template fetch<0>(0);
+  wait_fetched();
+  interval_end();
+  if (!leading) {
+    if (stages > 1) loop.template fetch<1>(1);
+    interval_end();
+  }
+  for (int t = 0;; t += 2) {
+    step<T::two_groups, 0>(loop, leading, t, stages);
+    if (t + 1 == stages) break;
+    step<T::two_groups, 1>(loop, leading, t + 1, stages);
+    if (t + 2 == stages) break;
+  }
+  if (T::two_groups && leading) interval_end();  // both groups arrive equally often
+}
+
+// --- where in C ------------------------------------------------------------------------------------------------------
+
+struct TilePosition {
+  int m, n;  // first row and column
+};
+
+// Tile of this work-group. Work-groups go to the XCDs (dies with an L2 each) in turn; here each XCD gets a run of adjacent
+// tiles instead, in bands of 8 tiles of m that go through all of n, so that what one reads the next finds in its L2.
+TURBO_DEVICE TilePosition tile_position(int tiles_m, int tiles_n, int tile_m, int tile_n) {
+  constexpr unsigned xcds = 8, band = 8;
+  const unsigned total = unsigned(tiles_m) * unsigned(tiles_n), id = block_index();
+  const unsigned xcd = id % xcds, each = total / xcds, more = total % xcds;
+  const unsigned at = xcd * each + (xcd < more ? xcd : more) + id / xcds;
+  const unsigned per_band = band * unsigned(tiles_n), first = at / per_band * band, within = at % per_band;
+  const unsigned height = unsigned(tiles_m) - first < band ? unsigned(tiles_m) - first : band;
+  return {int(first + within % height) * tile_m, int(within / height) * tile_n};
+}
+
+}  // namespace turbo_gemm

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * C interface of libturbo_gemm_kernels.so: GEMM of quantised operands for AMD Instinct gfx942 and gfx950.
+ *
+ * Free of any framework: pointers, sizes, a device index and a stream. The library links neither ROCm nor torch; it
+ * finds libamdhip64 at the first call that needs it (order: TURBO_HIP_LIBRARY, one already in the process,
+ * ROCM_HOME/lib, the loader's search) and its code objects beside itself.
+ *
+ * Every function returns a turbo_status; turbo_gemm_last_error() has the text of the calling thread's last failure.
+ * Launches are asynchronous on the given stream, allocate nothing and synchronise nothing, so they can be captured into
+ * a graph once each kernel has run on its device (the first run loads the code object). Any thread may call anything,
+ * except where a function says otherwise.
+ */
+#ifndef TURBO_GEMM_H
+#define TURBO_GEMM_H
+
+#include <stdint.h>
+
+#include "turbo/abi.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TURBO_GEMM_ABI_VERSION 1
+TURBO_LIBRARY_FUNCTIONS(turbo_gemm)
+
+/* One operand, rows along M (of A) or N (of B), K adjacent within a row. */
+typedef struct {
+  const void *data;  /* 16-byte aligned */
+  int64_t stride;    /* bytes from row to row, a multiple of 16 */
+  const void *scale; /* E8M0 bytes (MX) or float32 factors that dequantise */
+  int64_t
+      scale_stride;   /* from row to row of scales; MX: bytes, a multiple of 4; else floats, 0 for one of the tensor */
+  int64_t scale_step; /* from K block to K block, floats; blockwise only */
+  int scale_rows;     /* rows that share scales: 1 or 128; 128 only blockwise */
+} turbo_gemm_operand;
+
+/* What becomes of A B^T: + bias[n], + C[m][n] when `accumulate`, rounded once to dtype. */
+typedef struct {
+  void *data;             /* [m, n] */
+  int64_t stride;         /* elements from row to row */
+  const void *bias;       /* [n] or NULL */
+  turbo_dtype dtype;      /* float32, float16 or bfloat16 */
+  turbo_dtype bias_dtype; /* likewise; any where bias is NULL */
+  int accumulate;
+} turbo_gemm_output;
+
+/* Formats of MX payloads: OCP's, 8 bits an element, or two e2m1 in a byte, the first in the low nibble. */
+typedef enum { TURBO_GEMM_E4M3 = 0, TURBO_GEMM_E5M2 = 1, TURBO_GEMM_E2M1 = 2 } turbo_gemm_format;
+
+/* Rows and columns of C that a work-group computes: large is 256 x 256 (256 x 128 with blocks), small 128 x 128. */
+typedef enum { TURBO_GEMM_TILE_CHOSEN = 0, TURBO_GEMM_TILE_LARGE = 1, TURBO_GEMM_TILE_SMALL = 2 } turbo_gemm_tile;
+
+/* C = A B^T of MX operands, on gfx950. k is a multiple of 128; scales [m, k/32] and [n, k/32], of which 255 is NaN. 8-bit
+ * formats in any pair, e2m1 with itself. */
+TURBO_API turbo_status turbo_gemm_mx(const turbo_gemm_operand *a, const turbo_gemm_operand *b,
+                                     const turbo_gemm_output *c, int64_t m, int64_t n, int64_t k,
+                                     turbo_gemm_format format_a, turbo_gemm_format format_b, turbo_gemm_tile tile,
+                                     int device, void *stream);
+
+/* C = A B^T of FP8 operands in the device's encoding: FNUZ on gfx942, OCP on gfx950. k is a multiple of 16.
+ *   block = 0    scales of the tensor or of rows, applied to the finished sums
+ *   block = 128  scales of each 128 k, applied in float32 to the sum over these */
+TURBO_API turbo_status turbo_gemm_fp8(const turbo_gemm_operand *a, const turbo_gemm_operand *b,
+                                      const turbo_gemm_output *c, int64_t m, int64_t n, int64_t k, turbo_dtype dtype_a,
+                                      turbo_dtype dtype_b, int block, turbo_gemm_tile tile, int device, void *stream);
+
+/* The same by composable kernel, where the library was built with TURBO_BUILD_CK=1: e4m3 in the device's encoding to a
+ * contiguous bf16 C, n a multiple of 8.
+ *   block = 0    a_scale [m], b_scale [n]
+ *   block = 128  a_scale [m, ceil(k / 128)], b_scale [ceil(n / 128), ceil(k / 128)] */
+typedef struct {
+  const void *data;   /* 16-byte aligned, K adjacent */
+  int64_t stride;     /* bytes from row to row, a multiple of 16 */
+  const float *scale; /* contiguous */
+} turbo_gemm_ck_operand;
+
+TURBO_API turbo_status turbo_gemm_ck(const turbo_gemm_ck_operand *a, const turbo_gemm_ck_operand *b, void *c, int64_t m,
+                                     int64_t n, int64_t k, int block, int device, void *stream);
+
+/* TURBO_OK when turbo_gemm_ck can run on the device. */
+TURBO_API turbo_status turbo_gemm_ck_check(int device);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+"""The AITER backend of MXFP4: an adapter to ``aiter.gemm_a4w4``.
+
+AITER is imported by the first product it computes, never before: its import needs a ROCm device. Its signature has
+changed between releases, so arguments go by keyword, through a table by version.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import re
+from typing import Any
+
+import torch
+
+from turbo_core import KernelBackend, device_facts
+from turbo_gemm.pytorch.kernels.quant_gemm_call import QuantGemmCall, mx_format
+from turbo_quant.pytorch.kernels.shuffle import shuffle_scale_bytes, shuffle_weight_bytes
+
+__all__ = ["AITER_ARGUMENTS", "AiterBackend", "aiter_arguments"]
+
+_Version = tuple[int, ...]
+
+# Keywords of aiter.gemm_a4w4 by release: from the first number on, up to but without the second. 0.1.8 stands on both
+# sides of the change and is left out.
+AITER_ARGUMENTS: tuple[tuple[_Version, _Version, tuple[str, ...]], ...] = (
+    ((0, 1, 5), (0, 1, 8), ("A", "B", "A_scale", "B_scale", "out", "bpreshuffle")),
+    ((0, 1, 9), (0, 2, 0), ("A", "B", "A_scale", "B_scale", "dtype", "bpreshuffle")),
+)
+_ALIGNMENT = 16
+_OUT_ROWS = 32  # AITER's kernels write whole tiles of so many rows
+
+
+def aiter_arguments(version: str) -> tuple[str, ...] | None:
+    """The keywords of that release, None if it is not in the table."""
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
+    return next((names for first, end, names in AITER_ARGUMENTS if first <= numbers < end), None)
+
+
+@functools.cache
+def _installed() -> str | None:
+    try:
+        return importlib.metadata.version("amd-aiter")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+class AiterBackend(KernelBackend):
+    """AITER's FP4 GEMM; operands that are not preshuffled are, on the fly.
+
+    Its products come in bfloat16, and a bias, or the sum that they are added to, is added to the rounded product. That
+    is little beside the error of 4 bits, and nobody else takes preshuffled operands.
+    """
+
+    @classmethod
+    def why_not(cls, call: QuantGemmCall) -> str | None:
+        version = _installed()
+        if version is None:
+            return "amd-aiter is not installed: pip install amd-aiter, on a machine with ROCm"
+        if aiter_arguments(version) is None:
+            return f"amd-aiter {version}: the signature of its FP4 GEMM is not known to this release of turbo-gemm"
+        if call.a.device.type != "cuda":
+            return f"a is on {call.a.device.type}; AITER needs tensors on a GPU"
+        arch = device_facts(call.a.device).arch
+        if arch != "gfx950":
+            return f"this is {arch}; AITER's FP4 GEMM needs gfx950"
+        formats = mx_format(call.a), mx_format(call.b)
+        if not call.is_mx() or formats != ("e2m1", "e2m1"):
+            return f"operands are {' and '.join(formats)}; AITER's FP4 GEMM takes MXFP4"
+        m, n, _ = call.sizes()
+        if m % _ALIGNMENT or n % _ALIGNMENT:
+            return f"M={m} and N={n} must be multiples of {_ALIGNMENT}"
+        if call.out is None and call.out_dtype is not torch.bfloat16:
+            return f"out_dtype is {call.out_dtype}; AITER's FP4 GEMM gives torch.bfloat16"
+        return None
+
+    @classmethod
+    def execute(cls, call: QuantGemmCall) -> torch.Tensor:
+        import aiter
+
+        names = aiter_arguments(_installed() or "") or ()  # in the table: why_not has looked
+        m, n, _ = call.sizes()
+        result: torch.Tensor = aiter.gemm_a4w4(**_values(call, names, m, n))
+        result = result[:m]
+        if call.out is not None:
+            return call.out.add_(result)
+        return result if call.bias is None else result.add_(call.bias)
+
+
+def _values(call: QuantGemmCall, names: tuple[str, ...], m: int, n: int) -> dict[str, Any]:
+    """The arguments of one call by keyword."""
+    values: dict[str, Any] = {
+        "A": call.a,
+        "B": call.b if call.preshuffled else _shuffled(call.b, shuffle_weight_bytes),
+        "A_scale": call.a_scale_inv if call.preshuffled else _shuffled(call.a_scale_inv, shuffle_scale_bytes),
+        "B_scale": call.b_scale_inv if call.preshuffled else _shuffled(call.b_scale_inv, shuffle_scale_bytes),
+        "dtype": torch.bfloat16,
+        "bpreshuffle": True,
+    }
+    if "out" in names:
+        values["out"] = call.a.new_empty((m + -m % _OUT_ROWS, n), dtype=torch.bfloat16)
+    return {name: values[name] for name in names}
+
+
+def _shuffled(tensor: torch.Tensor, shuffle: Any) -> torch.Tensor:
+    shuffled: torch.Tensor = shuffle(tensor.view(torch.uint8)).view(tensor.dtype)
+    return shuffled

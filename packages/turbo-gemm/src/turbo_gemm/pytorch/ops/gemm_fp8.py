@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""`gemm_fp8`: matrix product of operands quantised to FP8 or MXFP8, with both gradients."""
+
+from __future__ import annotations
+
+import torch
+
+from turbo_core import OpInfo, UnsupportedError
+from turbo_core.low_precision import Float8QuantConfig
+from turbo_gemm.pytorch.kernels.quant_gemm_impl import GemmFp8Dispatcher, QuantGemmCall
+from turbo_gemm.pytorch.ops.quant_gemm import quant_gemm, quant_gemm_calls
+
+__all__ = ["GEMM_FP8", "gemm_fp8"]
+
+_OP = "gemm_fp8"
+
+
+def _config(config: Float8QuantConfig | None) -> Float8QuantConfig:
+    if config is None:
+        return Float8QuantConfig()
+    if not isinstance(config, Float8QuantConfig):
+        raise UnsupportedError(f"{_OP}: config is a {type(config).__name__}; a Float8QuantConfig or None is accepted")
+    return config
+
+
+def gemm_fp8(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    out_dtype: torch.dtype | None = None,
+    config: Float8QuantConfig | None = None,
+    fuse_bgrad_accum_pattern: str | None = None,
+    *,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """C = op(a) op(b) + bias on FP8 matrix units, differentiable in a, b and bias.
+
+    a and b are quantised by ``config``, each along the contraction; so is the gradient of C, once for each of the two
+    gradients. Every copy is made from the original, in one reading of it. Sums are in float32 and rounded once. All
+    strides, sizes and layouts are accepted; padding that a format needs is added here.
+
+    Args:
+        a: [M,K], or [K,M] with ``trans_a``; bfloat16, float16 or float32.
+        b: [K,N], or [N,K] with ``trans_b``; likewise, and not necessarily the dtype of a.
+        trans_a: a is stored transposed.
+        trans_b: b is stored transposed (the layout of ``torch.nn.Linear.weight``).
+        out_dtype: dtype of C; default ``torch.promote_types(a.dtype, b.dtype)``, under autocast its dtype.
+        config: format (E4M3, E5M2, HYBRID) and granularity (TENSORWISE, ROWWISE, BLOCKWISE, MX_BLOCKWISE); default
+            E4M3, TENSORWISE.
+        fuse_bgrad_accum_pattern: ``"megatron"`` adds the gradient of b to ``b.main_grad`` inside its GEMM; autograd
+            gets zeros for b. b needs ``main_grad`` and ``grad_added_to_main_grad``, which is set in the forward.
+        bias: [N], added before rounding.
+
+    Returns:
+        C [M,N], contiguous. Gradients have the dtypes of their inputs.
+
+    Raises:
+        UnsupportedError: an argument is outside the above; nothing has been computed.
+        BackendUnavailableError: the backend named in code or by PRIMUS_TURBO_GEMM_BACKEND cannot take the call.
+
+    Bit-equal from run to run on one backend and device. ``turbo_core.explain("gemm_fp8", ...)`` tells which one runs.
+    """
+    config = _config(config)
+    return quant_gemm(_OP, a, b, trans_a, trans_b, out_dtype, config, fuse_bgrad_accum_pattern, bias)
+
+
+# --- for turbo_core.explain and the doctor --------------------------------------------------------------------------
+
+
+def _calls(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    out_dtype: torch.dtype | None = None,
+    config: Float8QuantConfig | None = None,
+    fuse_bgrad_accum_pattern: str | None = None,
+    *,
+    bias: torch.Tensor | None = None,
+) -> dict[str, QuantGemmCall]:
+    """The three GEMMs that `gemm_fp8` with these arguments and its backward come to."""
+    config = _config(config)
+    return quant_gemm_calls(_OP, a, b, trans_a, trans_b, out_dtype, config, fuse_bgrad_accum_pattern, bias)
+
+
+def _example(device: torch.device) -> dict[str, QuantGemmCall]:
+    x = torch.empty((1, 1), dtype=torch.bfloat16, device=device)
+    return _calls(x.expand(4096, 4096), x.expand(4096, 4096), trans_b=True)
+
+
+GEMM_FP8 = OpInfo(_OP, GemmFp8Dispatcher, _calls, _example)

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: MIT
+"""How the matrices of gemm_fp8 and gemm_fp4 are quantised, and which copies meet in which product.
+
+With A = op(a) [M,K], B = op(b) [K,N] and G the gradient of C [M,N]:
+
+    C  = A B       contraction K:  a and b with scales along K
+    dA = G B^T     contraction N:  G and b with scales along N
+    dB = A^T G     contraction M:  a and G with scales along M
+
+So each matrix is wanted with scales along one of its dimensions, or both. Both come from the same reading of the
+matrix, never one from the other. Where an input is stored transposed, so is its gradient: the operands swap places.
+
+| | TENSORWISE | ROWWISE | BLOCKWISE | MX | MXFP4 |
+|---|---|---|---|---|---|
+| a, along K | one scale | rows | 1 x block | 1 x 32 | 1 x 32 |
+| a, along M | the same copy | columns | block x 1 | 1 x 32 | 1 x 32, RHT |
+| b, along K or N | one scale | fibres | tiles, one copy | 32 x 32 | 32 x 32 |
+| G, along N | one scale | rows | 1 x block | 1 x 32 | 1 x 32 (SR) |
+| G, along M | the same copy | columns | block x 1 | 1 x 32 | 1 x 32, RHT (SR) |
+
+RHT is the random Hadamard transform; the two sides of dB share its signs, so it cancels in the product. SR is
+stochastic rounding, if the config asks for it. Payloads with float scales keep the order in which the matrix is stored;
+MX payloads are K-major, so that every MX product is NT.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from turbo_core.low_precision import (
+    MX_BLOCK_SIZE,
+    Float4QuantConfig,
+    Float8QuantConfig,
+    Format,
+    ScalingGranularity,
+    fp8_dtype,
+)
+from turbo_quant import rng_state
+from turbo_quant.calls import MxDirection, QuantizeFloatCall, QuantizeMxCall
+from turbo_quant.pytorch.ops.library import run_quantize_float, run_quantize_mx
+
+__all__ = [
+    "SIGN_MASK",
+    "Copies",
+    "Copy",
+    "Operands",
+    "Scheme",
+    "dgrad_operands",
+    "forward_operands",
+    "mx_direction",
+    "quantize",
+    "wgrad_operands",
+]
+
+SIGN_MASK = 0xA93C
+"""The signs of the Hadamard transform (bit i set: element i is negated); eight of sixteen, without a pattern."""
+
+
+class Copy(NamedTuple):
+    """One quantised copy of a matrix as a GEMM reads it; ``tiles``: BLOCKWISE with a scale per block x block tile."""
+
+    data: torch.Tensor
+    scale_inv: torch.Tensor
+    tiles: bool = False
+
+
+Copies = tuple[Copy | None, Copy | None]
+"""A matrix with scales along its dimension 0, and along its dimension 1; None where that is not wanted."""
+
+
+class Operands(NamedTuple):
+    """x y, each transposed first if its flag says so."""
+
+    x: Copy
+    y: Copy
+    trans_x: bool
+    trans_y: bool
+
+
+class Scheme(NamedTuple):
+    """A config on a device, and how a and b are stored.
+
+    Attributes:
+        trans_a, trans_b: a is [K,M] instead of [M,K]; b is [N,K] instead of [K,N].
+        granularity: of the scales.
+        block_size: edge of a block for BLOCKWISE, 32 for MX, else 0.
+        dtype: of a's and b's payloads with float scales.
+        gradient_dtype: of the gradient's.
+        format: of a's and b's MX payloads: ``e4m3``, ``e5m2`` or ``e2m1``.
+        gradient_format: of the gradient's.
+        fp4: MXFP4, with its Hadamard transforms.
+        gradient_sr: the gradient is rounded stochastically.
+        preshuffle: scales and second operands in the order of AITER's kernels.
+        sign_mask: the signs of the Hadamard transforms.
+    """
+
+    trans_a: bool
+    trans_b: bool
+    granularity: ScalingGranularity
+    block_size: int
+    dtype: torch.dtype
+    gradient_dtype: torch.dtype
+    format: str
+    gradient_format: str
+    fp4: bool = False
+    gradient_sr: bool = False
+    preshuffle: bool = False
+    sign_mask: int = SIGN_MASK
+
+    @classmethod
+    def of(
+        cls, config: Float8QuantConfig | Float4QuantConfig, device: torch.device, trans_a: bool, trans_b: bool
+    ) -> Scheme:
+        """The scheme of ``config`` for tensors of ``device``."""
+        if isinstance(config, Float4QuantConfig):
+            none = torch.uint8  # float scales do not occur
+            return cls(
+                trans_a,
+                trans_b,
+                config.granularity,
+                MX_BLOCK_SIZE,
+                none,
+                none,
+                "e2m1",
+                "e2m1",
+                True,
+                config.use_gradient_sr,
+                config.use_preshuffle,
+            )
+        sizes = {ScalingGranularity.BLOCKWISE: config.block_size, ScalingGranularity.MX_BLOCKWISE: MX_BLOCK_SIZE}
+        return cls(
+            trans_a,
+            trans_b,
+            config.granularity,
+            sizes.get(config.granularity) or 0,
+            _payload_dtype(config.format, device, True),
+            _payload_dtype(config.format, device, False),
+            "e5m2" if config.format is Format.E5M2 else "e4m3",
+            "e4m3" if config.format is Format.E4M3 else "e5m2",
+        )
+
+    def contraction(self, which: str) -> int:
+        """The dimension of ``a`` or ``b``, as stored, that C = A B sums over."""
+        return (0 if self.trans_a else 1) if which == "a" else (1 if self.trans_b else 0)
+
+
+@torch.compiler.assume_constant_result  # a compiler need not read how devices are told apart
+def _payload_dtype(format: Format, device: torch.device, is_forward: bool) -> torch.dtype:
+    return fp8_dtype(format, device, is_forward=is_forward)
+
+
+# --- quantising -----------------------------------------------------------------------------------------------------
+
+
+def quantize(x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool]) -> Copies:
+    """x, which is ``a``, ``b`` or the ``gradient``, with scales along the dimensions that are ``wanted``."""
+    if scheme.granularity is ScalingGranularity.MX_BLOCKWISE:
+        return _quantize_mx(x, scheme, which, wanted)
+    dtype = scheme.gradient_dtype if which == "gradient" else scheme.dtype
+    tiles = scheme.granularity is ScalingGranularity.BLOCKWISE and which == "b"
+    if tiles or scheme.granularity is ScalingGranularity.TENSORWISE:  # one copy serves both
+        call = QuantizeFloatCall(x.unsqueeze(0), dtype, scheme.granularity, scheme.block_size, True, False, tiles)
+        data, scale_inv, _, _ = run_quantize_float(call)
+        copy = Copy(data.squeeze(0), scale_inv.squeeze(0) if tiles else scale_inv, tiles)
+        return (copy if wanted[0] else None, copy if wanted[1] else None)
+    call = QuantizeFloatCall(x.unsqueeze(0), dtype, scheme.granularity, scheme.block_size, wanted[1], wanted[0])
+    return _copies(run_quantize_float(call), wanted)
+
+
+def _quantize_mx(x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool]) -> Copies:
+    directions = [mx_direction(scheme, which, dim) if wanted[dim] else None for dim in (0, 1)]
+    stochastic = any(direction is not None and direction.stochastic for direction in directions)
+    call = QuantizeMxCall(
+        x.unsqueeze(0),
+        scheme.gradient_format if which == "gradient" else scheme.format,
+        directions[1],
+        directions[0],
+        scheme.sign_mask if scheme.fp4 else 0,
+        rng_state(x.device) if stochastic else None,
+    )
+    return _copies(run_quantize_mx(call), wanted)
+
+
+def _copies(four: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], wanted: tuple[bool, bool]) -> Copies:
+    row, row_scale, column, column_scale = four
+    return (
+        Copy(column.squeeze(0), column_scale.squeeze(0)) if wanted[0] else None,
+        Copy(row.squeeze(0), row_scale.squeeze(0)) if wanted[1] else None,
+    )
+
+
+def mx_direction(scheme: Scheme, which: str, dim: int) -> MxDirection:
+    """How the copy of a, b or the gradient with scales along dimension ``dim`` is made."""
+    forward = which != "gradient" and dim == scheme.contraction(which)
+    wgrad = (which == "a" and not forward) or (which == "gradient" and dim == 0)
+    if forward:
+        second = which == "b"
+    elif wgrad:  # dB = A^T G, or its transpose G^T A
+        second = (which == "a") is scheme.trans_b
+    else:  # dA = G B^T, or its transpose B G^T
+        second = (which == "gradient") is scheme.trans_a
+    return MxDirection(
+        tile=which == "b",
+        rht=scheme.fp4 and wgrad,
+        stochastic=scheme.gradient_sr and which == "gradient",
+        shuffle_scale=scheme.preshuffle,
+        shuffle_out=scheme.preshuffle and second,
+    )
+
+
+# --- the three products ---------------------------------------------------------------------------------------------
+
+
+def _operands(x: Copy | None, y: Copy | None, trans_x: bool, trans_y: bool, scheme: Scheme) -> Operands:
+    if x is None or y is None:
+        raise RuntimeError("a product was asked for whose copies were not made")
+    if scheme.granularity is ScalingGranularity.MX_BLOCKWISE:
+        return Operands(x, y, False, True)
+    return Operands(x, y, trans_x, trans_y)
+
+
+def forward_operands(a: Copies, b: Copies, scheme: Scheme) -> Operands:
+    """C = A B."""
+    along_k = a[scheme.contraction("a")], b[scheme.contraction("b")]
+    return _operands(*along_k, scheme.trans_a, scheme.trans_b, scheme)
+
+
+def dgrad_operands(gradient: Copies, b: Copies, scheme: Scheme) -> Operands:
+    """dA = G B^T [M,K], or its transpose B G^T [K,M] when A is stored transposed."""
+    g_MN, along_n = gradient[1], b[1 - scheme.contraction("b")]
+    if scheme.trans_a:
+        return _operands(along_n, g_MN, scheme.trans_b, True, scheme)
+    return _operands(g_MN, along_n, False, not scheme.trans_b, scheme)
+
+
+def wgrad_operands(gradient: Copies, a: Copies, scheme: Scheme) -> Operands:
+    """dB = A^T G [K,N], or its transpose G^T A [N,K] when B is stored transposed."""
+    g_MN, along_m = gradient[0], a[1 - scheme.contraction("a")]
+    if scheme.trans_b:
+        return _operands(g_MN, along_m, True, scheme.trans_a, scheme)
+    return _operands(along_m, g_MN, not scheme.trans_a, False, scheme)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: MIT
+"""The Triton FP8 GEMM kernel with scales by blocks of K; the schedule is that of `gemm_kernel`."""
+
+import triton
+import triton.language as tl
+
+from turbo_gemm.triton.gemm_fp8_kernel import load_pair, load_scales
+from turbo_gemm.triton.gemm_kernel import store_tile, tile_position
+
+
+@triton.jit
+def spread_scales(a_scales, b_scales, R: tl.constexpr, C: tl.constexpr, SHARED_R: tl.constexpr, SHARED_C: tl.constexpr):
+    """a_scales[m] * b_scales[n] in the least shape that broadcasts to [R, C]."""
+    if SHARED_R % R == 0 and SHARED_C % C == 0:
+        product = a_scales * b_scales
+    elif SHARED_R % R == 0:
+        product = (a_scales * b_scales)[None, :]
+    elif SHARED_C % C == 0:
+        product = (a_scales * b_scales)[:, None]
+    else:
+        product = a_scales[:, None] * b_scales[None, :]
+    return product
+
+
+@triton.jit
+def seed_of(acc, zero):
+    """Zeros to begin a sum with, which nobody can compute before `acc` is there. zero: 0, unknown to the compiler."""
+    return (acc.to(tl.int32, bitcast=True) & zero).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def gemm_fp8_block_kernel(
+    a, b, c, bias, a_scale, b_scale, M, N, K, stride_am, stride_bn, stride_cm, stride_cn, stride_bias,
+    stride_asm, stride_ask, stride_bsn, stride_bsk,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, XCDS: tl.constexpr,
+    SCALE_M: tl.constexpr, SCALE_N: tl.constexpr, SCALE_K: tl.constexpr, DESC_AB: tl.constexpr,
+    DESC_C: tl.constexpr, ACCUMULATE: tl.constexpr, EDGES: tl.constexpr, MASK_K: tl.constexpr, WIDE: tl.constexpr,
+    FLATTEN: tl.constexpr, SUBTILE: tl.constexpr, K_STAGES: tl.constexpr, HALVES: tl.constexpr
+):  # fmt: skip
+    """C = (A * A_scale) (B * B_scale) (+ bias) (+ C), a scale for each SCALE_K of K; such blocks are numbered g.
+
+        C[m, n] = round(sum_g a_scale[m, g] b_scale[n, g] * (sum_{k in g} A[m, k] B[k, n])  + bias[n]  + ...)
+
+    a, b, c, bias  as in `gemm_fp8_kernel`
+    a_scale        float32 multipliers, at (m // SCALE_M) * stride_asm + g * stride_ask
+    b_scale        float32 multipliers, at (n // SCALE_N) * stride_bsn + g * stride_bsk
+
+    Accumulation: each step of BLOCK_K by itself, scaled and added in float32, k ascending; one rounding of the end.
+    Where BLOCK_K does not divide SCALE_K, each block of SCALE_K is walked by itself, with MASK_K.
+    K_STAGES: depth in which the loads of scales, too, are prefetched; None: those of A and B alone.
+    HALVES: 2 computes the upper and the lower half of the tile one after the other, each from a seed that depends on
+    the sum before it. One half's partial sums are then live at a time (128x128 with 4 warps on sm_90: 224 registers, so
+    two programs a multiprocessor); free to overlap both, ptxas spilled 25, which serialises the matrix units.
+    Everything else is as in `gemm_fp8_kernel`. Deterministic.
+    Source: written for this library.
+    """
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    num_tiles = tiles_m * tiles_n
+    programs = tl.num_programs(0)
+    MASK_MN: tl.constexpr = EDGES and not DESC_C  # descriptors cut off edges by themselves
+    WALK_BLOCKS: tl.constexpr = SCALE_K % BLOCK_K != 0
+    STEPS: tl.constexpr = (SCALE_K + BLOCK_K - 1) // BLOCK_K
+    R: tl.constexpr = BLOCK_M // HALVES
+    if WALK_BLOCKS:
+        k_steps = tl.cdiv(K, SCALE_K) * STEPS
+    else:
+        k_steps = tl.cdiv(K, BLOCK_K)
+
+    done = tl.program_id(0) - programs  # a counter of the epilogue's own: see gemm_kernel
+    for tile in tl.range(tl.program_id(0), num_tiles, programs, flatten=FLATTEN):
+        tile_m, tile_n = tile_position(tile, num_tiles, tiles_m, tiles_n, GROUP_M, XCDS)
+        row0 = tile_m * BLOCK_M
+        col0 = tile_n * BLOCK_N
+        acc = tl.zeros((R, BLOCK_N), dtype=tl.float32)
+        if HALVES == 2:
+            lower = tl.zeros((R, BLOCK_N), dtype=tl.float32)
+            nothing = tile // 1073741824  # 0, unknown to the compiler
+        a_corner = None
+        b_corner = None
+        if not DESC_AB:
+            a_corner = a + row0.to(tl.int64) * stride_am
+            b_corner = b + col0.to(tl.int64) * stride_bn
+        for step in tl.range(k_steps, num_stages=K_STAGES):
+            if WALK_BLOCKS:
+                k0 = (step // STEPS) * SCALE_K + (step % STEPS) * BLOCK_K
+                k_end = tl.minimum(K, (step // STEPS + 1) * SCALE_K)
+            else:
+                k0 = step * BLOCK_K
+                k_end = K
+            g = (k0 // SCALE_K).to(tl.int64)
+            a_scales = load_scales(a_scale + g * stride_ask, row0, M, stride_asm, R, SCALE_M, EDGES)
+            b_scales = load_scales(b_scale + g * stride_bsk, col0, N, stride_bsn, BLOCK_N, SCALE_N, EDGES)
+            if HALVES == 2:
+                lower_scales = load_scales(a_scale + g * stride_ask, row0 + R, M, stride_asm, R, SCALE_M, EDGES)
+                lower_block = a.load([row0 + R, k0])
+            a_block, b_block = load_pair(
+                a, b, a_corner, b_corner, row0, col0, k0, M, N, k_end, stride_am, stride_bn, R, BLOCK_N, BLOCK_K,
+                DESC_AB, EDGES, MASK_K, WIDE
+            )  # fmt: skip
+            if HALVES == 2:
+                partial = tl.dot(a_block, b_block, seed_of(lower, nothing))
+                acc += partial * spread_scales(a_scales, b_scales, R, BLOCK_N, SCALE_M, SCALE_N)
+                partial = tl.dot(lower_block, b_block, seed_of(acc, nothing))
+                lower += partial * spread_scales(lower_scales, b_scales, R, BLOCK_N, SCALE_M, SCALE_N)
+            else:
+                partial = tl.dot(a_block, b_block)
+                acc += partial * spread_scales(a_scales, b_scales, R, BLOCK_N, SCALE_M, SCALE_N)
+
+        done += programs
+        tile_m, tile_n = tile_position(done, num_tiles, tiles_m, tiles_n, GROUP_M, XCDS)
+        row0 = tile_m * BLOCK_M
+        col0 = tile_n * BLOCK_N
+        zero = (done // 1073741824) * 16  # always 0, unknown to the compiler: see gemm_kernel
+        store_tile(
+            acc, c, bias, zero, row0, col0, M, N, stride_cm, stride_cn, stride_bias, R, BLOCK_N, SUBTILE,
+            ACCUMULATE, DESC_C, MASK_MN, WIDE
+        )  # fmt: skip
+        if HALVES == 2:
+            store_tile(
+                lower, c, bias, zero, row0 + R, col0, M, N, stride_cm, stride_cn, stride_bias, R, BLOCK_N, SUBTILE,
+                ACCUMULATE, DESC_C, MASK_MN, WIDE
+            )  # fmt: skip

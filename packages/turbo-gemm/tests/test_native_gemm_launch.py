@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: MIT
+"""What the native library launches (kernel, grid, argument bytes, as a HIP library recorded them) and refuses."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import pytest
+
+from turbo_testing.fake_hip import fake_hip, fake_hip_library  # noqa: F401
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+_C = pytest.importorskip("turbo_gemm.pytorch._C", reason="turbo-gemm is not built (pip install -e)")
+
+from turbo_core import UnsupportedError, simulated_arch  # noqa: E402
+from turbo_core.low_precision import ScalingGranularity  # noqa: E402
+from turbo_gemm.pytorch.kernels import native  # noqa: E402
+
+A, B, A_SCALE, B_SCALE, C, BIAS = (0x10000 * i for i in range(1, 7))
+STREAM = 0x5EA
+GFX942, GFX950 = 0, 1  # devices of the fake library
+DTYPES = {"fp32": _C.FLOAT32, "fp16": _C.FLOAT16, "bf16": _C.BFLOAT16}
+FORMATS = {"e4m3": _C.E4M3, "e5m2": _C.E5M2, "e2m1": _C.E2M1}
+OCP = {"e4m3": _C.FLOAT8_E4M3, "e5m2": _C.FLOAT8_E5M2}
+FNUZ = {"e4m3": _C.FLOAT8_E4M3_FNUZ, "e5m2": _C.FLOAT8_E5M2_FNUZ}
+TILES = {"chosen": _C.TILE_CHOSEN, "large": _C.TILE_LARGE, "small": _C.TILE_SMALL}
+
+
+@pytest.fixture(autouse=True)
+def forget_hip(fake_hip):  # noqa: F811
+    native.reset()
+    _C.reset()
+    yield
+    native.reset()
+    _C.reset()
+
+
+def gemm_mx(m, n, k, a="e4m3", b="e4m3", out="bf16", tile="chosen", device=GFX950, **more):
+    row_bytes = k // 2 if a == "e2m1" else k
+    return _C.gemm_mx(
+        (more.get("a_data", A), more.get("a_stride", row_bytes), A_SCALE, more.get("scale_stride", k // 32), 0, 1),
+        (B, row_bytes, more.get("b_scale", B_SCALE), k // 32, 0, 1),
+        (more.get("c", C), more.get("c_stride", n), more.get("bias", 0), DTYPES.get(out, out), 0, False),
+        m,
+        n,
+        k,
+        FORMATS.get(a, a),
+        FORMATS.get(b, b),
+        TILES.get(tile, tile),
+        device,
+        STREAM,
+    )
+
+
+def gemm_fp8(m, n, k, a="e4m3", b="e4m3", out="bf16", block=0, tile="chosen", device=GFX942, **more):
+    types = more.get("types", FNUZ if device == GFX942 else OCP)
+    return _C.gemm_fp8(
+        (A, more.get("a_stride", k), A_SCALE, more.get("scale_stride", 1), more.get("step", 0), more.get("rows", 1)),
+        (B, k, B_SCALE, 1, 0, 1),
+        (C, more.get("c_stride", n), more.get("bias", 0), DTYPES[out], more.get("bias_dtype", 0), False),
+        m,
+        n,
+        k,
+        types[a],
+        types[b],
+        block,
+        TILES[tile],
+        device,
+        STREAM,
+    )
+
+
+# --- which kernel -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tile, threads", [("256x256", 512), ("128x128", 256)])
+@pytest.mark.parametrize("out", DTYPES)
+@pytest.mark.parametrize(
+    "a, b", [("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3"), ("e5m2", "e5m2"), ("e2m1", "e2m1")]
+)
+def test_every_mx_kernel(fake_hip, a, b, out, tile, threads):  # noqa: F811
+    wanted = "large" if tile == "256x256" else "small"
+    assert gemm_mx(300, 200, 256, a, b, out, wanted) == _C.OK, _C.last_error()
+    (launch,) = fake_hip.launches
+    edge = int(tile[:3])
+    groups = -(-300 // edge) * -(-200 // edge)
+    assert (launch.kernel, launch.grid, launch.block) == (
+        f"gemm_mx_{a}_{b}_{out}_{tile}",
+        (groups, 1, 1),
+        (threads, 1, 1),
+    )
+    assert (launch.lds, launch.stream, launch.device) == (0, STREAM, GFX950)
+
+
+@pytest.mark.parametrize(
+    "block, kind, tile, wanted, threads",
+    [
+        (0, "row", "256x256", "large", 512),
+        (0, "row", "128x128", "small", 256),
+        (128, "block", "256x128", "large", 512),
+        (128, "block", "128x128", "small", 512),
+    ],
+)
+@pytest.mark.parametrize("out", DTYPES)
+@pytest.mark.parametrize("a", OCP)
+@pytest.mark.parametrize("b", OCP)
+@pytest.mark.parametrize("device", [GFX942, GFX950])
+def test_every_fp8_kernel(fake_hip, device, a, b, out, block, kind, tile, wanted, threads):  # noqa: F811
+    assert gemm_fp8(300, 200, 256, a, b, out, block, wanted, device) == _C.OK, _C.last_error()
+    (launch,) = fake_hip.launches
+    tile_m, tile_n = map(int, tile.split("x"))
+    groups = -(-300 // tile_m) * -(-200 // tile_n)
+    name = f"gemm_fp8_{kind}_{a}_{b}_{out}_{tile}"
+    assert (launch.kernel, launch.grid, launch.block) == (name, (groups, 1, 1), (threads, 1, 1))
+    assert launch.device == device
+
+
+@pytest.mark.parametrize(
+    "m, n, tile",
+    [
+        (1, 1, "128x128"),
+        (1024, 1024, "128x128"),
+        (2048, 2048, "128x128"),
+        (4096, 4096, "256x256"),
+        (8192, 1024, "128x128"),
+        (8192, 7168, "256x256"),
+        (16, 131072, "128x128"),
+    ],
+)
+def test_the_tile_for_a_size(fake_hip, m, n, tile):  # noqa: F811
+    assert gemm_mx(m, n, 128) == _C.OK, _C.last_error()
+    assert fake_hip.launches[0].kernel.endswith(tile)
+
+
+def test_nothing_to_do_is_not_launched(fake_hip):  # noqa: F811
+    for run in (gemm_mx, gemm_fp8):
+        assert run(0, 5, 128) == _C.OK
+        assert run(5, 0, 128) == _C.OK
+    assert fake_hip.launches == []
+
+
+# --- argument bytes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "out, n, c, vector",
+    [("bf16", 264, C, 1), ("bf16", 260, C, 0), ("fp32", 260, C, 1), ("fp32", 262, C, 0), ("bf16", 264, C + 8, 0)],
+)
+def test_mx_arguments(fake_hip, out, n, c, vector):  # noqa: F811
+    assert gemm_mx(300, n, 256, "e2m1", "e2m1", out, "large", a_stride=144, scale_stride=12, c=c) == _C.OK
+    assert fake_hip.launches[0].arguments == struct.pack(
+        "<6Q7q10i",
+        *(A, B, A_SCALE, B_SCALE, 0, c),
+        *(144, 128, 12, 8, 0, 0, n),
+        *(300, n, 128),
+        *(0, 0),
+        *(0, 0, vector),
+        *(2, 2),
+    )
+
+
+def test_fp8_arguments(fake_hip):  # noqa: F811
+    status = gemm_fp8(
+        300, 256, 272, block=128, a_stride=288, scale_stride=7, step=3, rows=128, bias=BIAS, bias_dtype=2, c_stride=512
+    )
+    assert status == _C.OK, _C.last_error()
+    assert fake_hip.launches[0].arguments == struct.pack(
+        "<6Q7q10i",
+        *(A, B, A_SCALE, B_SCALE, BIAS, C),
+        *(288, 272, 7, 1, 3, 0, 512),
+        *(300, 256, 272),
+        *(7, 0),
+        *(_C.BFLOAT16, 0, 1),
+        *(3, 2),
+    )
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_tensors_become_addresses(fake_hip, arch):  # noqa: F811
+    fake_hip.set_arch(0, arch)
+    dtype = torch.float8_e4m3fnuz if arch == "gfx942" else torch.float8_e4m3fn
+    a = torch.zeros(300, 256, dtype=dtype)[::2, 128:]  # [150, 128]
+    b = torch.zeros(40, 128, dtype=dtype)
+    a_scale, b_scale = torch.ones(2, 1), torch.ones(40, 1).expand(40, 1)
+    out, bias = torch.zeros(150, 48)[:, :40], torch.zeros(40, dtype=torch.bfloat16)
+    with simulated_arch(arch):
+        found = native.matmul_fp8(
+            a,
+            a_scale,
+            b,
+            b_scale,
+            trans_a=False,
+            trans_b=True,
+            granularity=ScalingGranularity.BLOCKWISE,
+            block_size=128,
+            a_tiles=True,
+            out_dtype=torch.float32,
+            bias=bias,
+            out=out,
+            accumulate=True,
+        )
+    assert found is out
+    assert fake_hip.launches[0].arguments == struct.pack(
+        "<6Q7q10i",
+        *(t.data_ptr() for t in (a, b, a_scale, b_scale, bias, out)),
+        *(512, 128, 1, 1, 0, 0, 48),
+        *(150, 40, 128),
+        *(7, 0),
+        *(_C.BFLOAT16, 1, 1),
+        *(2, 1),
+    )
+
+
+def test_operands_that_cannot_be_read_in_place_are_copied(fake_hip):  # noqa: F811
+    a = torch.randn(100, 40).to(torch.float8_e4m3fnuz)  # [K, M]: transposed, and K padded to 112
+    b = torch.zeros(8, 100, dtype=torch.float8_e4m3fnuz)
+    scale = torch.ones(())
+    with simulated_arch("gfx942"):
+        native.matmul_fp8(
+            a,
+            scale,
+            b,
+            scale,
+            trans_a=True,
+            trans_b=True,
+            granularity=ScalingGranularity.TENSORWISE,
+            block_size=0,
+            out_dtype=torch.bfloat16,
+        )
+    (launch,) = fake_hip.launches
+    values = struct.unpack("<6Q7q10i", launch.arguments)
+    assert values[0] != a.data_ptr() and values[1] != b.data_ptr()
+    assert values[6:12] == (112, 112, 0, 0, 0, 0)
+    assert values[13:16] == (40, 8, 112)
+
+
+# --- may it run -------------------------------------------------------------------------------------------------------
+
+
+class Call(NamedTuple):
+    """The fields of a quantised GEMM's call that the answer depends on."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    granularity: ScalingGranularity = ScalingGranularity.ROWWISE
+    block_size: int = 0
+    preshuffled: bool = False
+    k: int = 128
+
+    def is_mx(self):
+        return self.granularity is ScalingGranularity.MX_BLOCKWISE
+
+    def sizes(self):
+        return self.a.shape[0], self.b.shape[0], self.k
+
+
+def test_why_not(fake_hip):  # noqa: F811
+    fnuz, ocp, fp4 = (
+        torch.zeros(4, 128, dtype=dtype) for dtype in (torch.float8_e4m3fnuz, torch.float8_e4m3fn, torch.uint8)
+    )
+    mx, block = ScalingGranularity.MX_BLOCKWISE, ScalingGranularity.BLOCKWISE
+    assert native.why_not(Call(ocp, ocp)) == "the HIP kernels are for gfx942 and gfx950; cpu is cpu"
+    with simulated_arch("gfx942"):
+        assert native.why_not(Call(fnuz, fnuz)) is None
+        assert native.why_not(Call(fnuz, fnuz.view(torch.float8_e5m2fnuz), block, 128)) is None
+        assert "b is torch.float8_e4m3fn; matrix units of gfx942 take torch.float8_e4m3fnuz and" in native.why_not(
+            Call(fnuz, ocp)
+        )
+        assert native.why_not(Call(fnuz, fnuz, block, 64)) == "block_size=64; blocks of 128 are accepted"
+        assert "which gfx942 does not have; gfx950 has them" in native.why_not(Call(ocp, ocp, mx))
+        assert "preshuffled for AITER" in native.why_not(Call(fnuz, fnuz, preshuffled=True))
+        assert "K=8388608 or N=4 is beyond" in native.why_not(Call(fnuz, fnuz, k=2**23))
+    fake_hip.set_arch(0, "gfx950")
+    with simulated_arch("gfx950"):
+        assert native.why_not(Call(ocp, ocp)) is None
+        assert native.why_not(Call(ocp, ocp.view(torch.float8_e5m2), mx)) is None
+        assert native.why_not(Call(fp4, fp4, mx)) is None
+        assert "e2m1 goes with e2m1, FP8 with FP8" in native.why_not(Call(fp4, ocp, mx))
+        assert "a is torch.float8_e4m3fnuz; matrix units of gfx950" in native.why_not(Call(fnuz, ocp))
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (dict(m=4, n=4, k=96), "k is 96; multiples of 128 are accepted"),
+        (dict(m=4, n=4, k=0), "k is 0"),
+        (dict(m=-1, n=4, k=128), "m is -1"),
+        (dict(m=4, n=2**31, k=128), "n is 2147483648"),
+        (dict(m=4, n=4, k=128, a="e4m3", b="e2m1"), "e4m3 and e5m2 go with each other, e2m1 with itself"),
+        (dict(m=4, n=4, k=128, a=7), "formats 7 and 0"),
+        (dict(m=4, n=4, k=128, a_data=A + 8), "a is at 0x10008; a 16-byte aligned address"),
+        (dict(m=4, n=4, k=128, a_data=0), "a is at (nil)"),
+        (dict(m=4, n=4, k=128, a_stride=136), "rows of a are 128 bytes, 136 apart"),
+        (dict(m=4, n=4, k=128, a_stride=112), "rows of a are 128 bytes, 112 apart"),
+        (dict(m=4, n=4, k=2**23), "rows of a are 8388608 bytes"),
+        (dict(m=4, n=4, k=128, b_scale=B_SCALE + 2), "scales of b are at 0x40002; a 4-byte aligned address"),
+        (dict(m=4, n=4, k=128, scale_stride=6), "rows of scales of a are 6 bytes apart; a multiple of 4"),
+        (dict(m=4, n=4, k=128, c_stride=3), "rows of c are 3 elements apart; at least n, 4, is needed"),
+        (dict(m=4, n=4, k=128, c=C + 1), "c is at 0x50001"),
+        (dict(m=4, n=4, k=128, c=0), "c is at (nil)"),
+        (dict(m=4, n=4, k=128, out=5), "dtype of c is 5, no float type"),
+        (dict(m=4, n=4, k=128, tile=3), "tile is 3"),
+        (dict(m=2**20, n=2**20, k=128), "16777216 tiles; at most 4194304"),
+    ],
+    ids=str,
+)
+def test_mx_refusals(fake_hip, arguments, text):  # noqa: F811
+    assert gemm_mx(**arguments) == _C.ERROR_ARGUMENT
+    assert text in _C.last_error() and _C.last_error().startswith("gemm_mx: ")
+    assert fake_hip.launches == []
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (dict(k=24), "k is 24; multiples of 16 are accepted"),
+        (dict(block=64), "block is 64; 0 and 128 are accepted"),
+        (dict(rows=128), "128 rows of a share a scale; 1 is accepted, 128 with blocks"),
+        (dict(rows=2, block=128), "2 rows of a share a scale"),
+        (dict(step=-1, block=128), "scales of a are -1 floats apart along k"),
+        (dict(scale_stride=-4), "rows of scales of a are -16 bytes apart"),
+        (dict(scale_stride=2**22), "rows of scales of a are 16777216 bytes apart"),
+        (dict(types=OCP), "dtype of a is 3; matrix units of gfx942 take the FNUZ types"),
+        (dict(types=FNUZ, device=GFX950), "matrix units of gfx950 take the OCP types"),
+        (dict(types={"e4m3": 0, "e5m2": 0}), "dtype of a is 0"),
+        (dict(bias=BIAS, bias_dtype=4), "dtype of bias is 4, no float type"),
+    ],
+    ids=str,
+)
+def test_fp8_refusals(fake_hip, arguments, text):  # noqa: F811
+    assert gemm_fp8(**(dict(m=4, n=4, k=128) | arguments)) == _C.ERROR_ARGUMENT
+    assert text in _C.last_error() and _C.last_error().startswith("gemm_fp8: ")
+    assert fake_hip.launches == []
+
+
+def test_mx_on_gfx942_has_no_code_object(fake_hip):  # noqa: F811
+    assert gemm_mx(4, 4, 128, device=GFX942) == _C.ERROR_NO_KERNEL
+    assert "device 0 is gfx942; code objects of gemm_mx in" in _C.last_error()
+    assert _C.last_error().endswith("are for: gfx950")
+
+
+def test_a_refused_tensor_is_named_before_anything_is_launched(fake_hip):  # noqa: F811
+    a, scale = torch.zeros(4, 128, dtype=torch.float8_e4m3fnuz), torch.ones(())
+    options = dict(granularity=ScalingGranularity.TENSORWISE, block_size=0, out_dtype=torch.float32)
+    with simulated_arch("gfx942"), pytest.raises(UnsupportedError, match="gemm_fp8: dtype of b is 3"):
+        native.matmul_fp8(a, scale, a.view(torch.float8_e4m3fn), scale, trans_a=False, trans_b=True, **options)
+    assert fake_hip.launches == []

@@ -26,7 +26,7 @@ from turbo_testing.device_compiler import ARCHS, CSRC_COMMON, ROOT
 
 pytestmark = pytest.mark.xdist_group("native_build")  # one worker builds once
 
-NATIVE = ["turbo-gemm", "turbo-norm-act", "turbo-quant"]
+NATIVE = ["turbo-attention", "turbo-gemm", "turbo-norm-act", "turbo-quant"]
 each_package = pytest.mark.parametrize("package", NATIVE, scope="module")
 LIMIT = 5 * 1024 * 1024
 NOT_BUILT_HERE = re.compile(r"torch|c10|hip|hsa|rocm|amd", re.IGNORECASE)

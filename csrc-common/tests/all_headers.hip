@@ -5,6 +5,7 @@
 #include "turbo/buffer.h"
 #include "turbo/fp8.h"
 #include "turbo/lds.h"
+#include "turbo/lds_dma.h"
 #include "turbo/mfma.h"
 #include "turbo/vec.h"
 #include "turbo/wave.h"
@@ -110,6 +111,27 @@ TURBO_KERNEL(64, 1) void buffer_to_lds_16(global<int> *to, global<const int> *fr
   through_lds<16>(to, from, size);
 }
 #endif
+
+// --- lds_dma.h -------------------------------------------------------------------------------------------------------
+
+TURBO_KERNEL(128, 1) void lds_dma(global<int> *to, global<const unsigned char> *from, unsigned size) {
+  constexpr int bytes = kLdsDmaMaxBytes;
+  __shared__ __attribute__((aligned(16))) int tile[128 * bytes / 4];
+  auto *lds = (local<int> *)&tile[0];
+  const int start = int(reinterpret_cast<unsigned long>(lds)) + wave_index() * 64 * bytes;
+  const Descriptor source = describe(from, size);
+  fetch_to_lds<bytes>(source, thread_index() * bytes, start);
+  wait_fetched();
+  bare_barrier();
+  const int x = lds[thread_index() ^ 65];
+  wait_lds();
+  bare_barrier();
+  lds[thread_index()] = x;
+  fetch_to_lds<4>(source, thread_index() * 4, start);
+  wait_fetched();
+  order();
+  to[thread_index()] = lds[thread_index()] + x;
+}
 
 // --- fp8.h -----------------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The wheel's kernels for ``python -m turbo_core audit``: Triton launches as they are planned for each architecture."""
+"""The wheel's kernels for ``python -m turbo_core audit``: HIP code objects, and Triton launches as they are planned."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import turbo_attention
 from turbo_core.device import arch_facts
 from turbo_core.requirements import require_torch
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from turbo_attention.calls import ForwardCall
-    from turbo_core.audit import TritonKernel
+    from turbo_core.audit import CodeObject, TritonKernel
     from turbo_core.launch import Launch
 
 __all__ = ["kernels", "launches"]
@@ -40,11 +41,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 MORE_OPTIONS: dict[str, dict[str, Any]] = {"full, whole tiles": {"length": 4096}, "dropout": {"dropout_p": 0.1}}
 
 
-def kernels(arch: str, full: bool) -> Iterator[TritonKernel]:
+def kernels(arch: str, full: bool) -> Iterator[TritonKernel | CodeObject]:
     """All kernels of the wheel for ``arch``; without ``full`` a part that compiles quickly."""
-    from turbo_core.audit import TritonKernel
+    from turbo_core.audit import TritonKernel, code_objects
     from turbo_core.launch import ALWAYS
 
+    yield from code_objects(turbo_attention, arch)
     seen = set()
     for name, launch in launches(arch, full):
         signature = launch.signature()

@@ -43,6 +43,25 @@ class TritonBackend(KernelBackend):
         return attention.forward(call) if isinstance(call, ForwardCall) else attention.backward(call)
 
 
+class TurboBackend(KernelBackend):
+    """HIP kernels of the native library, forward. Their lse is Triton's, whose backward goes with them."""
+
+    @classmethod
+    def why_not(cls, call: Call) -> str | None:
+        from turbo_attention.pytorch.kernels import native
+
+        if isinstance(call, BackwardCall):
+            return TritonBackend.why_not(call)
+        reason: str | None = native.why_not(call)
+        return reason
+
+    @classmethod
+    def execute(cls, call: Call) -> AttentionResult | AttentionGradients:
+        from turbo_attention.pytorch.kernels import native
+
+        return native.forward(call) if isinstance(call, ForwardCall) else TritonBackend.execute(call)
+
+
 class TorchBackend(KernelBackend):
     """The reference: float32 on any device."""
 
@@ -62,6 +81,7 @@ class AttentionDispatcher(AutoKernelDispatcher):
     family = "attn"
     backends = {
         BackendType.TRITON: TritonBackend,
+        BackendType.TURBO: TurboBackend,
         BackendType.TORCH: TorchBackend,
     }
 

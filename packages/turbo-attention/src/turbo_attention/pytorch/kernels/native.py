@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: MIT
+"""The TURBO backend: a `ForwardCall` by the HIP kernels of the native library.
+
+Results are allocated here, tensors become addresses; the rest is `turbo_core.native.NativeLibrary`. The kernels read 16
+bytes at a time: a q, k or v that begins or strides otherwise is copied first.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from turbo_attention.calls import AttentionResult, ForwardCall
+from turbo_attention.layout import empty_like_rows
+from turbo_core.native import NativeLibrary, float_code
+
+__all__ = ["HEAD_DIMS", "forward", "reset", "why_not"]
+
+HEAD_DIMS = (64, 128)
+MAX_LENGTH = 2**30 - 1024  # of a sequence; kMaxRows in csrc/kernels/attention.cpp
+MAX_ROW_STRIDE = 2**23  # elements from row to row; kMaxRowStride there
+MAX_WORK = 2**22  # work-groups; kMaxWork there
+TILE_ROWS = 256  # queries of a work-group; kTileRows in csrc/kernels/attention_args.h
+
+_DTYPES = (torch.bfloat16, torch.float16)
+_ROW_UNIT = 8  # elements in 16 bytes
+
+_library = NativeLibrary("turbo_attention")
+reset = _library.reset
+
+
+# --- can it run -------------------------------------------------------------------------------------------------------
+
+
+def why_not(call: ForwardCall) -> str | None:
+    """Why the HIP kernels cannot compute ``call``; None when they can."""
+    reason = _library.why_not(call.q.device)
+    if reason is None:
+        reason = _why_not_operation(call)
+    return _why_not_size(call) if reason is None else reason
+
+
+def _why_not_operation(call: ForwardCall) -> str | None:
+    D, DV = call.q.shape[3], call.v.shape[3]
+    if call.q.dtype not in _DTYPES:
+        return f"q is {call.q.dtype}; {' and '.join(map(str, _DTYPES))} are accepted"
+    if D not in HEAD_DIMS or DV != D:
+        return f"head dims are {D} and {DV}; {' and '.join(map(str, HEAD_DIMS))} are accepted, the same for v"
+    if call.cu_seqlens_q is not None:
+        return "the sequences are ragged (cu_seqlens); dense batches are accepted"
+    if call.left >= 0 or call.right > 0:
+        return f"window=({call.left}, {call.right}); (-1, -1) and causal, (-1, 0), are accepted"
+    extras = dict(
+        softcap=call.softcap > 0,
+        dropout_p=call.dropout_p > 0,
+        bias=call.bias is not None,
+        alibi_slopes=call.alibi_slopes is not None,
+        sink=call.sink is not None,
+    )
+    given = [name for name, is_given in extras.items() if is_given]
+    return f"{' and '.join(given)} given; the HIP kernels have none of it" if given else None
+
+
+def _why_not_size(call: ForwardCall) -> str | None:
+    q, k = call.q, call.k
+    B, sq, heads, D = q.shape
+    if max(sq, k.shape[1]) > MAX_LENGTH:
+        return f"sequences of {sq} and {k.shape[1]}; up to {MAX_LENGTH} are accepted"
+    if B * heads * -(-sq // TILE_ROWS) > MAX_WORK:
+        return f"{B} x {heads} heads of {sq} queries; {MAX_WORK} tiles of {TILE_ROWS} are accepted"
+    inner = B if q.stride(1) > q.stride(0) else 1  # rows outermost: all batches lie in a row
+    if inner * heads * D > MAX_ROW_STRIDE:
+        return f"a row of out has {inner * heads * D} elements; up to {MAX_ROW_STRIDE} are accepted"
+    return None
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+def forward(call: ForwardCall) -> AttentionResult:
+    """out and lse of a call that `why_not` accepts."""
+    q, k, v = (_readable(tensor) for tensor in (call.q, call.k, call.v))
+    B, sq, heads, D = q.shape
+    out = empty_like_rows(call.q, D)
+    lse = torch.empty((B, heads, sq), dtype=torch.float32, device=q.device)
+    index, stream = _library.where(q)
+    status = _library.extension.attention_forward(
+        _argument(q),
+        _argument(k),
+        _argument(v),
+        _argument(out),
+        lse.data_ptr(),
+        lse.stride()[:2],
+        B,
+        sq,
+        k.shape[1],
+        heads,
+        k.shape[2],
+        D,
+        float_code("q.dtype", q.dtype),
+        call.softmax_scale,
+        call.right == 0,
+        index,
+        stream,
+    )
+    _library.check(status)
+    return AttentionResult(out, lse)
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """Of batch, row and head. That of a single one is never used and may be anything: 0 then."""
+    batch, row, head = (0 if tensor.shape[axis] == 1 else tensor.stride(axis) for axis in range(3))
+    return batch, row, head
+
+
+def _argument(tensor: torch.Tensor) -> tuple[int, tuple[int, int, int]]:
+    return tensor.data_ptr(), _strides(tensor)
+
+
+def _readable(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` if rows begin on 16 bytes and are not too far apart, else a dense copy."""
+    strides = _strides(tensor)
+    fits = all(stride % _ROW_UNIT == 0 for stride in strides) and strides[1] <= MAX_ROW_STRIDE
+    if fits and tensor.data_ptr() % 16 == 0:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)

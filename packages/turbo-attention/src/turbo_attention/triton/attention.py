@@ -47,7 +47,10 @@ def backward(call: BackwardCall) -> AttentionGradients:
     gradients, launches, delta = plan_backward(call, device_facts(call.dout.device))
     for launch in launches:
         launch.run(call.dout.device)
-    return gradients._replace(dsink=_dsink(call, delta))
+    dbias = gradients.dbias
+    if dbias is not None:
+        dbias = dbias[:, :, : call.forward.max_seqlen_q, : call.forward.max_seqlen_k].contiguous()
+    return gradients._replace(dbias=dbias, dsink=_dsink(call, delta))
 
 
 def _dsink(call: BackwardCall, delta: torch.Tensor) -> torch.Tensor | None:
@@ -118,6 +121,10 @@ class _Common:
             threshold=self.threshold,
             keep_scale=self.keep_scale,
         )
+
+
+def _padded(length: int, block: int) -> int:
+    return -(-length // block) * block
 
 
 def _strides(tensor: torch.Tensor | None, rank: int) -> tuple[int, ...]:
@@ -214,7 +221,7 @@ def _sources(
 def plan_backward(
     call: BackwardCall, facts: DeviceFacts, tiles_of: dict[str, Tile] | None = None
 ) -> tuple[AttentionGradients, list[Launch], torch.Tensor]:
-    """The gradients to be (but dsink), the launches that fill them, and delta.
+    """The gradients to be (but dsink; dbias padded to whole tiles), the launches that fill them, and delta.
 
     ``tiles_of`` ("kv", "q") in place of the tables' choice.
     """
@@ -227,8 +234,8 @@ def plan_backward(
     dq, dk, dv = empty_like_rows(q, common.D), empty_like_rows(k, common.D), empty_like_rows(v, common.DV)
     dbias = None
     if call.want_dbias and fwd.bias is not None:
-        shape = (q.shape[0], common.heads, fwd.max_seqlen_q, fwd.max_seqlen_k)
-        dbias = torch.zeros(shape, dtype=fwd.bias.dtype, device=q.device)
+        rows, columns = _padded(fwd.max_seqlen_q, tile.block_m), _padded(fwd.max_seqlen_k, tile.block_n)
+        dbias = torch.zeros((q.shape[0], common.heads, rows, columns), dtype=fwd.bias.dtype, device=q.device)
     delta, lse_log2 = torch.empty_like(call.lse), torch.empty_like(call.lse)
     wide = common.flags["WIDE"] or do.stride(1) >= _WIDE_STRIDE or call.out.stride(1) >= _WIDE_STRIDE
     common.flags["WIDE"] = wide

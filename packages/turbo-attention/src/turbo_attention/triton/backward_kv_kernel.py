@@ -34,7 +34,7 @@ __all__ = ["backward_kv_kernel"]
 @triton.jit
 def _walk(
     dk_ND, dk_tail, dv_NV, k_ND, k_tail, v_NV, q, q_tail, do, lse_log2, delta, dbias,
-    offset_q, offset_do, stride_qs, stride_dos, width_q, width_do, begin, end, j_N, sq, sk, shift, left,
+    offset_q, offset_do, stride_qs, stride_dos, width_q, width_do, begin, end, n0, j_N, sq, sk, shift, left,
     right, scale, softcap, bias, stride_bias_m, stride_bias_n, stride_dbias_m, slope, seed, offset, head, threshold,
     keep_scale,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
@@ -67,7 +67,7 @@ def _walk(
             lse_M = tl.load(lse_log2 + i_M)
             delta_M = tl.load(delta + i_M)
         p, tanh = probabilities(
-            raw, i, j, lse_M[None, :], sq, sk, shift, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
+            raw, i, j, m, n0, lse_M[None, :], sq, sk, shift, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
             HAS_CAP, HAS_BIAS, HAS_ALIBI
         )  # fmt: skip
         if MASKED:
@@ -85,8 +85,9 @@ def _walk(
             dv_NV = tl.dot(p_NM, do_MV, dv_NV, input_precision="ieee")
         ds = p_NM.to(tl.float32) * (dp - delta_M[None, :])
         if WANT_DBIAS:
-            pointers = dbias + i.to(tl.int64) * stride_dbias_m + j
-            tl.store(pointers, ds.to(dbias.dtype.element_ty), mask=(i < sq) & (j < sk))
+            corner_at = dbias + tl.cast(m, tl.int64) * stride_dbias_m + n0
+            pointers = corner_at + ((i - m) * stride_dbias_m + (j - n0))
+            tl.store(pointers, ds.to(dbias.dtype.element_ty))
         if HAS_CAP:
             ds *= 1.0 - tanh * tanh
         dz = ds.to(q_MD.dtype)
@@ -110,10 +111,11 @@ def backward_kv_kernel(
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, WANT_DBIAS: tl.constexpr,
     WIDE: tl.constexpr, XCDS: tl.constexpr,
 ):  # fmt: skip
-    """The grid is one program a tile of keys; ``tiles`` a head."""
+    """The grid is one program a tile of keys; ``tiles`` a head. dbias is padded to whole tiles, so needs no mask."""
     HAS_BIAS: tl.constexpr = bias is not None
     HAS_ALIBI: tl.constexpr = alibi_slopes is not None
     HAS_DROPOUT: tl.constexpr = rng is not None
+    ONE_WALK: tl.constexpr = HAS_BIAS or HAS_ALIBI or HAS_CAP or HAS_DROPOUT  # three copies of these run out of SGPRs
     # with a right bound the first tiles are seen by the most queries, and start first as they are
     batch, head_k, tile = work(tl.program_id(0), tl.num_programs(0), heads // group, tiles, XCDS)
     base_q, first_q, sq = sequence(cu_seqlens_q, batch, stride_qb, stride_qs, len_q)
@@ -159,6 +161,8 @@ def backward_kv_kernel(
         partial = n0 + BLOCK_N > sk
         full_low = tl.where(partial, low, full_low)
         full_high = tl.where(partial, low, full_high)
+    if ONE_WALK:
+        full_low, full_high = low, low
 
     dk_ND = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     dk_tail = tl.zeros((BLOCK_N, TAIL_D if TAIL_D > 0 else 1), tl.float32)
@@ -179,28 +183,29 @@ def backward_kv_kernel(
         if HAS_ALIBI:
             slope = tl.load(alibi_slopes + batch * stride_alibi_b + head * stride_alibi_h)
         counter = (batch * heads + head).to(tl.int32)
-        if HAS_RIGHT:
+        if HAS_RIGHT and not ONE_WALK:
             dk_ND, dk_tail, dv_NV = _walk(
                 dk_ND, dk_tail, dv_NV, k_ND, k_tail_N, v_NV, q, q_tail, do, lse_log2 + row, delta + row,
                 dbias_head, offset_q, offset_do, stride_qs, stride_dos, columns_q, columns_do, low, full_low,
-                j_N, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n,
+                n0, j_N, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n,
                 stride_dbias_m, slope, seed, offset, counter, threshold, keep_scale,
                 BLOCK_M, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_M, True, HAS_LEFT, HAS_RIGHT,
                 HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE
             )  # fmt: skip
-        dk_ND, dk_tail, dv_NV = _walk(
-            dk_ND, dk_tail, dv_NV, k_ND, k_tail_N, v_NV, q, q_tail, do, lse_log2 + row, delta + row,
-            dbias_head, offset_q, offset_do, stride_qs, stride_dos, columns_q, columns_do, full_low,
-            full_high, j_N, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n,
-            stride_dbias_m, slope, seed, offset, counter, threshold, keep_scale,
-            BLOCK_M, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_M, False, HAS_LEFT, HAS_RIGHT,
-            HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE
-        )  # fmt: skip
-        if HAS_LEFT or not EVEN_M or not EVEN_N:
+        if not ONE_WALK:
+            dk_ND, dk_tail, dv_NV = _walk(
+                dk_ND, dk_tail, dv_NV, k_ND, k_tail_N, v_NV, q, q_tail, do, lse_log2 + row, delta + row,
+                dbias_head, offset_q, offset_do, stride_qs, stride_dos, columns_q, columns_do, full_low,
+                full_high, n0, j_N, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n,
+                stride_dbias_m, slope, seed, offset, counter, threshold, keep_scale,
+                BLOCK_M, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_M, False, HAS_LEFT, HAS_RIGHT,
+                HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE
+            )  # fmt: skip
+        if HAS_LEFT or not EVEN_M or not EVEN_N or ONE_WALK:
             dk_ND, dk_tail, dv_NV = _walk(
                 dk_ND, dk_tail, dv_NV, k_ND, k_tail_N, v_NV, q, q_tail, do, lse_log2 + row, delta + row,
                 dbias_head, offset_q, offset_do, stride_qs, stride_dos, columns_q, columns_do, full_high,
-                high, j_N, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n,
+                high, n0, j_N, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n,
                 stride_dbias_m, slope, seed, offset, counter, threshold, keep_scale,
                 BLOCK_M, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_M, True, HAS_LEFT, HAS_RIGHT,
                 HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE

@@ -68,8 +68,8 @@ def delta_kernel(
 @triton.jit
 def _walk(
     dq_MD, dq_tail, q_MD, q_tail, do_MV, lse_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs,
-    width_k, width_v, begin, end, i_M, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m, stride_bias_n,
-    slope, seed, offset, head, threshold, keep_scale,
+    width_k, width_v, begin, end, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m,
+    stride_bias_n, slope, seed, offset, head, threshold, keep_scale,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr, MASKED: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
@@ -93,7 +93,7 @@ def _walk(
             )  # fmt: skip
             raw = tl.dot(q_tail, k_tail_N.T, raw, input_precision="ieee")
         p, tanh = probabilities(
-            raw, i, j, lse_M[:, None], sq, sk, shift, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
+            raw, i, j, m0, n, lse_M[:, None], sq, sk, shift, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
             HAS_CAP, HAS_BIAS, HAS_ALIBI
         )  # fmt: skip
         v_NV = load_rows(
@@ -131,6 +131,7 @@ def backward_q_kernel(
     HAS_BIAS: tl.constexpr = bias is not None
     HAS_ALIBI: tl.constexpr = alibi_slopes is not None
     HAS_DROPOUT: tl.constexpr = rng is not None
+    ONE_WALK: tl.constexpr = HAS_BIAS or HAS_ALIBI or HAS_CAP or HAS_DROPOUT  # three copies of these run out of SGPRs
     batch, head, tile = work(tl.program_id(0), tl.num_programs(0), heads, tiles, XCDS)
     if HAS_RIGHT:
         tile = tiles - 1 - tile  # the last tiles have the most keys: they start first
@@ -174,29 +175,32 @@ def backward_q_kernel(
         seed, offset = tl.load(rng), tl.load(rng + 1)
 
     shift = sk - sq
-    low, full_low, full_high, high = key_ranges(m0, sq, sk, left, right, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT)
+    low, full_low, full_high, high = key_ranges(
+        m0, sq, sk, left, right, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, ONE_WALK
+    )  # fmt: skip
     counter = batch * heads + head
     dq_MD = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     dq_tail = tl.zeros((BLOCK_M, TAIL_D if TAIL_D > 0 else 1), tl.float32)
-    if HAS_LEFT:
+    if HAS_LEFT and not ONE_WALK:
         dq_MD, dq_tail = _walk(
             dq_MD, dq_tail, q_MD, q_tail_M, do_MV, lse_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks,
-            stride_vs, columns_k, columns_v, low, full_low, i_M, sq, sk, shift, left, right, scale, softcap, bias_head,
-            stride_bias_m, stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
+            stride_vs, columns_k, columns_v, low, full_low, m0, i_M, sq, sk, shift, left, right, scale, softcap,
+            bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
             HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE
         )  # fmt: skip
-    dq_MD, dq_tail = _walk(
-        dq_MD, dq_tail, q_MD, q_tail_M, do_MV, lse_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks,
-        stride_vs, columns_k, columns_v, full_low, full_high, i_M, sq, sk, shift, left, right, scale, softcap,
-        bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
-        BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, False,
-        HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE
-    )  # fmt: skip
-    if HAS_RIGHT or not EVEN_N:
+    if not ONE_WALK:
         dq_MD, dq_tail = _walk(
             dq_MD, dq_tail, q_MD, q_tail_M, do_MV, lse_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks,
-            stride_vs, columns_k, columns_v, full_high, high, i_M, sq, sk, shift, left, right, scale, softcap,
+            stride_vs, columns_k, columns_v, full_low, full_high, m0, i_M, sq, sk, shift, left, right, scale, softcap,
+            bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
+            BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, False,
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE
+        )  # fmt: skip
+    if HAS_RIGHT or not EVEN_N or ONE_WALK:
+        dq_MD, dq_tail = _walk(
+            dq_MD, dq_tail, q_MD, q_tail_M, do_MV, lse_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks,
+            stride_vs, columns_k, columns_v, full_high, high, m0, i_M, sq, sk, shift, left, right, scale, softcap,
             bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
             HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE

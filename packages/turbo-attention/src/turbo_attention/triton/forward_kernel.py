@@ -39,7 +39,7 @@ __all__ = ["forward_kernel"]
 @triton.jit
 def _walk(
     acc_MV, l_M, m_M, q_MD, q_tail, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, width_k, width_v,
-    begin, end, i_M, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
+    begin, end, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
     seed, offset, head, threshold,
             scale_q_M, scale_k, scale_v,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
@@ -67,7 +67,9 @@ def _walk(
         i, j = i_M[:, None], j_N[None, :]
         if HAS_CAP or HAS_BIAS or HAS_ALIBI:
             s, _ = capped(s, scale, softcap, HAS_CAP)
-            s = position(s, i, j, bias, stride_bias_m, stride_bias_n, slope, sq, sk, shift, HAS_BIAS, HAS_ALIBI)
+            s = position(
+                s, i, j, m0, n, bias, stride_bias_m, stride_bias_n, slope, sq, sk, shift, HAS_BIAS, HAS_ALIBI
+            )  # fmt: skip
             factor = LOG2E
         else:
             factor = scale * LOG2E  # joins the subtraction of the maximum in one multiply-add; scale > 0
@@ -111,6 +113,7 @@ def forward_kernel(
     HAS_BIAS: tl.constexpr = bias is not None
     HAS_ALIBI: tl.constexpr = alibi_slopes is not None
     HAS_DROPOUT: tl.constexpr = rng is not None
+    ONE_WALK: tl.constexpr = HAS_BIAS or HAS_ALIBI or HAS_CAP or HAS_DROPOUT  # three copies of these run out of SGPRs
     batch, head, tile = work(tl.program_id(0), tl.num_programs(0), heads, tiles, XCDS)
     if HAS_RIGHT:
         tile = tiles - 1 - tile  # the last tiles have the most keys: they start first
@@ -153,31 +156,34 @@ def forward_kernel(
         seed, offset = tl.load(rng), tl.load(rng + 1)
 
     shift = sk - sq
-    low, full_low, full_high, high = key_ranges(m0, sq, sk, left, right, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT)
+    low, full_low, full_high, high = key_ranges(
+        m0, sq, sk, left, right, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, ONE_WALK
+    )  # fmt: skip
     acc_MV = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
     l_M = tl.zeros((BLOCK_M,), tl.float32)
     m_M = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-    if HAS_LEFT:
+    if HAS_LEFT and not ONE_WALK:
         acc_MV, l_M, m_M = _walk(
             acc_MV, l_M, m_M, q_MD, q_tail_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs,
-            columns_k, columns_v, low, full_low, i_M, sq, sk, shift, left, right, scale, softcap,
+            columns_k, columns_v, low, full_low, m0, i_M, sq, sk, shift, left, right, scale, softcap,
             bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
             scale_q_M, scale_k, scale_v,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
             HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE
         )  # fmt: skip
-    acc_MV, l_M, m_M = _walk(
-        acc_MV, l_M, m_M, q_MD, q_tail_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs,
-        columns_k, columns_v, full_low, full_high, i_M, sq, sk, shift, left, right, scale, softcap,
-        bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
-            scale_q_M, scale_k, scale_v,
-        BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, False,
-        HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE
-    )  # fmt: skip
-    if HAS_RIGHT or not EVEN_N:
+    if not ONE_WALK:
         acc_MV, l_M, m_M = _walk(
             acc_MV, l_M, m_M, q_MD, q_tail_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs,
-            columns_k, columns_v, full_high, high, i_M, sq, sk, shift, left, right, scale, softcap,
+            columns_k, columns_v, full_low, full_high, m0, i_M, sq, sk, shift, left, right, scale, softcap,
+            bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
+                scale_q_M, scale_k, scale_v,
+            BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, False,
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE
+        )  # fmt: skip
+    if HAS_RIGHT or not EVEN_N or ONE_WALK:
+        acc_MV, l_M, m_M = _walk(
+            acc_MV, l_M, m_M, q_MD, q_tail_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs,
+            columns_k, columns_v, full_high, high, m0, i_M, sq, sk, shift, left, right, scale, softcap,
             bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
             scale_q_M, scale_k, scale_v,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,

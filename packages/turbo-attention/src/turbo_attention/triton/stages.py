@@ -134,12 +134,18 @@ def capped(s, scale, softcap, HAS_CAP: tl.constexpr):
 
 @triton.jit
 def position(
-    s, i, j, bias, stride_bias_m, stride_bias_n, slope, sq, sk, shift, HAS_BIAS: tl.constexpr, HAS_ALIBI: tl.constexpr
-):
-    """s + bias_ij - slope * |i + shift - j|; ``bias`` points at this head's [sq, sk]."""
+    s, i, j, first_i, first_j, bias, stride_bias_m, stride_bias_n, slope, sq, sk, shift, HAS_BIAS: tl.constexpr,
+    HAS_ALIBI: tl.constexpr
+):  # fmt: skip
+    """s + bias_ij - slope * |i + shift - j|; ``bias`` points at this head's [sq, sk].
+
+    The corner of the tile, (first_i, first_j), is one 64-bit scalar; offsets inside it are 32-bit, which AMD's buffer
+    loads need. Pairs past the end get the bias of the last row or column, no mask: their scores count for nothing.
+    """
     if HAS_BIAS:
-        pointers = bias + i.to(tl.int64) * stride_bias_m + j.to(tl.int64) * stride_bias_n
-        s += tl.load(pointers, mask=(i < sq) & (j < sk), other=0.0).to(tl.float32)
+        corner_at = bias + tl.cast(first_i, tl.int64) * stride_bias_m + tl.cast(first_j, tl.int64) * stride_bias_n
+        row, column = tl.minimum(i, sq - 1) - first_i, tl.minimum(j, sk - 1) - first_j
+        s += tl.load(corner_at + (row * stride_bias_m + column * stride_bias_n)).to(tl.float32)
     if HAS_ALIBI:
         s -= slope * tl.abs(i + shift - j).to(tl.float32)
     return s
@@ -155,7 +161,7 @@ def dropout_keep(seed, offset, i, j, head, threshold):
 
 @triton.jit
 def probabilities(
-    raw, i, j, lse_log2, sq, sk, shift, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
+    raw, i, j, first_i, first_j, lse_log2, sq, sk, shift, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
     HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ALIBI: tl.constexpr,
 ):  # fmt: skip
     """p = exp(s - lse) of raw products q . k, for the backward, and what `capped` gives beside the capped score.
@@ -164,7 +170,9 @@ def probabilities(
     """
     if HAS_CAP or HAS_BIAS or HAS_ALIBI:
         s, tanh = capped(raw, scale, softcap, HAS_CAP)
-        s = position(s, i, j, bias, stride_bias_m, stride_bias_n, slope, sq, sk, shift, HAS_BIAS, HAS_ALIBI)
+        s = position(
+            s, i, j, first_i, first_j, bias, stride_bias_m, stride_bias_n, slope, sq, sk, shift, HAS_BIAS, HAS_ALIBI
+        )  # fmt: skip
         exponent = s * LOG2E - lse_log2
     else:
         tanh = raw
@@ -175,11 +183,11 @@ def probabilities(
 @triton.jit
 def key_ranges(
     m0, sq, sk, left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HAS_LEFT: tl.constexpr,
-    HAS_RIGHT: tl.constexpr
+    HAS_RIGHT: tl.constexpr, ONE_WALK: tl.constexpr
 ):  # fmt: skip
     """Keys of the tile of queries at ``m0``: any sees [low, high), every one sees [full_low, full_high).
 
-    low, full_low and full_high are multiples of BLOCK_N, low <= full_low <= full_high.
+    low, full_low and full_high are multiples of BLOCK_N, low <= full_low <= full_high. ONE_WALK: all three are low.
     """
     shift = sk - sq
     last = tl.minimum(m0 + BLOCK_M, sq) - 1
@@ -192,4 +200,6 @@ def key_ranges(
         full_low = tl.cdiv(tl.maximum(last + shift - left, 0), BLOCK_N) * BLOCK_N
         full_low = tl.minimum(full_low, tl.cdiv(tl.maximum(high, low), BLOCK_N) * BLOCK_N)
     full_high = tl.maximum(full_high // BLOCK_N * BLOCK_N, full_low)
+    if ONE_WALK:
+        full_low, full_high = low, low
     return low, full_low, full_high, high

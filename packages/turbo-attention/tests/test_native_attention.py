@@ -130,7 +130,7 @@ def test_scales(device, scale, D):
 def test_growing_scores(device, D, causal):
     """The row maximum grows with every tile, by more and by less than what makes it count."""
     q, k, v = (tensor(device, torch.bfloat16, 1, s, 1, D) for s in (130, 400, 400))
-    k = (k + q.mean(1, keepdim=True) * torch.linspace(-4, 4, 400, device=device)[:, None, None] ** 3).bfloat16()
+    k = (k + q[:, :1] * torch.linspace(-4, 4, 400, device=device)[:, None, None] ** 3).bfloat16()
     check(q, k, v, causal)
 
 
@@ -164,6 +164,27 @@ def test_what_lies_around_is_neither_read_nor_written(device):
         for w, s in zip(wide, (sq, sk, sk), strict=True)
     )
     check(q, k, v, causal=True)
+
+
+def test_offsets_beyond_31_bits(device):
+    """Rows 2**22 elements apart, batches 2**31. Memory that nothing touches costs nothing."""
+    S, D, apart = 600, 64, 2**22
+    try:
+        far = torch.empty(S * apart, dtype=torch.bfloat16, device=device)
+    except RuntimeError:
+        pytest.skip("5 GB of addresses could not be reserved")
+    q, k, v = (far.as_strided((1, S, 1, D), (0, apart, 0, 1), i * D) for i in range(3))
+    dense = [torch.randn(1, S, 1, D, device=device).bfloat16() for _ in range(3)]
+    for tensor_, values in zip((q, k, v), dense, strict=True):
+        tensor_.copy_(values)
+    out, lse = native.forward(make_call(q, k, v, True))
+    wanted, wanted_lse = native.forward(make_call(*dense, True))
+    assert torch.equal(out, wanted) and torch.equal(lse, wanted_lse)
+    far = torch.empty(2**31 + 2**20, dtype=torch.bfloat16, device=device)
+    q, k, v = (far.as_strided((2, 70, 1, D), (2**31, D, 0, 1), i * 70 * D) for i in range(3))
+    for tensor_ in (q, k, v):
+        tensor_.copy_(torch.randn(2, 70, 1, D, device=device))
+    check(q, k, v)
 
 
 def test_equal_inputs_give_equal_bits(device):

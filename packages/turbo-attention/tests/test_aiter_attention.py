@@ -260,6 +260,7 @@ class StandIn:
             assert bias.shape == (q.shape[1], k.shape[1]) and bias.stride(1) == 1
             bias = bias.expand(q.shape[0], q.shape[2], *bias.shape)
         starts = values.get("cu_seqlens_q"), values.get("cu_seqlens_k")
+        assert slopes is None or slopes.is_contiguous()
         lengths = values.get("max_seqlen_q", q.shape[1]), values.get("max_seqlen_k", k.shape[1])
         scale = values["softmax_scale"]
         return ForwardCall(q, k, v, scale, left, right, 0.0, 0.0, bias, slopes, None, None, *starts, *lengths)
@@ -372,14 +373,13 @@ def test_ragged_numbers(stand_in, options, D, Dv):
     lengths, options = (0, 5, 5, 70, 71), dict(options)
     starts = torch.tensor(lengths, dtype=torch.int32)
     q, k, v = (leaf(1, 71, H, width)[0].detach().requires_grad_() for H, width in ((4, D), (2, D), (2, Dv)))
-    slopes = torch.rand(4, 4) if options.pop("alibi", False) else None
+    slopes = torch.rand(4) if options.pop("alibi", False) else None
     left, right = options.get("window_size", (-1, -1))
     right = 0 if options.get("causal") else right
     wanted, wanted_lse = [], []
-    for n, (first, end) in enumerate(zip(lengths, lengths[1:], strict=False)):
+    for first, end in zip(lengths, lengths[1:], strict=False):
         one = (tensor[None, first:end] for tensor in (q, k, v))
-        slope = None if slopes is None else slopes[n]
-        out, lse = attention(*one, D**-0.5, left, right, alibi=slope)
+        out, lse = attention(*one, D**-0.5, left, right, alibi=slopes)
         wanted.append(out[0])
         wanted_lse.append(lse[0])
     wanted, wanted_lse = torch.cat(wanted), torch.cat(wanted_lse, 1)

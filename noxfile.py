@@ -105,7 +105,7 @@ def add_wheel_session(name: str) -> None:
     @nox.session(name=f"test-{name}")
     def test_wheel(session: nox.Session) -> None:
         python, arguments = environment(session)
-        others = aiter_wheel(session, python, arguments) if name == "turbo-sim" else []
+        others = aiter_wheel(session, python, arguments) if name in ("turbo-sim", "turbo-attention") else []
         pytest(session, python, [f"packages/{name}/tests"], [*others, *arguments])
 
     test_wheel.__doc__ = f"The tests of {name} alone."

@@ -10,6 +10,7 @@ import torch
 
 from turbo_attention.calls import AttentionGradients, AttentionResult, BackwardCall, ForwardCall
 from turbo_attention.layout import empty_like_rows
+from turbo_attention.pytorch.kernels.aiter_attention import AiterBackend
 from turbo_attention.pytorch.kernels.reference import attention_backward, attention_forward
 from turbo_core import AutoKernelDispatcher, BackendType, KernelBackend, PrecisionType, device_facts, why_no_triton
 
@@ -80,6 +81,7 @@ class AttentionDispatcher(AutoKernelDispatcher):
     op = "attention"
     family = "attn"
     backends = {
+        BackendType.AITER: AiterBackend,
         BackendType.TRITON: TritonBackend,
         BackendType.TURBO: TurboBackend,
         BackendType.TORCH: TorchBackend,
@@ -91,9 +93,11 @@ class AttentionDispatcher(AutoKernelDispatcher):
 
     @classmethod
     def default_backend(cls, call: Call) -> BackendType:
-        """Triton on a GPU, plain torch on a CPU."""
-        cpu = device_facts(_forward(call).q.device).vendor == "cpu"
-        return BackendType.TORCH if cpu else BackendType.TRITON
+        """AITER where it is installed and can, else Triton on a GPU, plain torch on a CPU."""
+        vendor = device_facts(_forward(call).q.device).vendor
+        if vendor == "amd" and AiterBackend.why_not(call) is None:
+            return BackendType.AITER
+        return BackendType.TORCH if vendor == "cpu" else BackendType.TRITON
 
     @classmethod
     def make_key(cls, call: Call) -> Hashable:

@@ -217,3 +217,30 @@ def test_matmul_mx(simulator, kinds):
         wide.append(values * torch.exp2(scale.double() - 127).repeat_interleave(32, 1))
     out = matmul_mx(*tensors, format_a=kinds[0], format_b=kinds[1], out_dtype=torch.float32)
     close("out", out, wide[0] @ wide[1].T, 1e-6)
+
+
+# --- turbo-attention -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_hip_attention_and_its_backward(simulator, causal):
+    """Forward by TURBO; the backward that goes with it is Triton's and takes its out and lse."""
+    turbo_attention = pytest.importorskip("turbo_attention", reason="turbo-attention is not installed")
+    pytest.importorskip("turbo_attention.pytorch._C", reason="turbo-attention has no native library here")
+    from turbo_testing.attention_references import attention
+
+    turbo_core.GlobalBackendManager.set_attn_backend("TURBO")
+    B, sq, sk, heads, key_heads, D = 2, 66, 70, 4, 2, 64
+    q = torch.randn(B, sq, heads, D).bfloat16().requires_grad_()
+    k, v = (torch.randn(B, sk, key_heads, D).bfloat16().requires_grad_() for _ in range(2))
+    with turbo_core.trace_dispatch() as trace:
+        out, lse = turbo_attention.flash_attn_func(q, k, v, causal=causal, return_lse=True)
+        dout, dlse = torch.randn_like(out), torch.randn_like(lse)
+        found = torch.autograd.grad([out, lse], (q, k, v), [dout, dlse])
+    assert [r.backend.name for r in trace.records] == ["TURBO", "TURBO"]
+    wanted, wanted_lse = attention(q, k, v, D**-0.5, right=0 if causal else -1)
+    expected = torch.autograd.grad([wanted, wanted_lse], (q, k, v), [dout.double(), dlse.double()])
+    close("out", out.detach(), wanted.detach(), 1e-2)
+    close("lse", lse.detach(), wanted_lse.detach(), 1e-5)
+    for name, actual, exact in zip(("dq", "dk", "dv"), found, expected, strict=True):
+        close(name, actual, exact, 1e-2)

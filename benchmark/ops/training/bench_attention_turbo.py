@@ -24,6 +24,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from benchmark.common.machine import Machine, find_machine  # noqa: E402
+from benchmark.common.poison import poison  # noqa: E402
 from benchmark.common.results import format_table, geometric_mean, shard, write_csv  # noqa: E402
 from benchmark.common.timing import Budget, Measurement, input_sets, measure  # noqa: E402
 from benchmark.ops.training.attention_peers import PEERS, Attend, peer_function  # noqa: E402
@@ -160,12 +161,6 @@ def check(shape: AttentionShape, inputs: Inputs, out: Tensor, grads: Sequence[Te
             actual = part(result, at_q if name in ("out", "dq") else at_k)
             worst = min(worst, metrics.compute_snr(wanted, actual))
     return worst
-
-
-def poison(*like: Tensor) -> None:
-    """Leave NaN in the free memory that the next outputs of these shapes will get, so what is not written shows."""
-    blocks = [torch.full_like(tensor, torch.nan) for tensor in like]
-    del blocks
 
 
 # --- speed ----------------------------------------------------------------------------------------------------------

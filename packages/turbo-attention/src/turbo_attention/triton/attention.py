@@ -234,9 +234,7 @@ def plan_backward(
     q, k, v, do = fwd.q, fwd.k, fwd.v, call.dout
     common = _Common(fwd)
     tiles_of = tiles_of or {}
-    tile = tiles_of.get("kv") or choose_tile(
-        "kv", common.widest, common.element_bytes, common.window, common.brings, facts
-    )
+    tile = tiles_of.get("kv") or common.tile("kv", facts)
     sequences = fwd.sequences
     dq, dk, dv = empty_like_rows(q, common.D), empty_like_rows(k, common.D), empty_like_rows(v, common.DV)
     dbias = None
@@ -291,9 +289,7 @@ def plan_backward(
     )
     grid = (key_tiles * k.shape[2] * sequences,)
     launches.append(Launch(backward_kv_kernel, grid, arguments, constants, _options(tile)))
-    q_tile = tiles_of.get("q") or choose_tile(
-        "q", common.widest, common.element_bytes, common.window, common.brings, facts
-    )
+    q_tile = tiles_of.get("q") or common.tile("q", facts)
     launches.append(_plan_q(call, common, q_tile, facts, dq, delta, lse_log2))
     return AttentionGradients(dq, dk, dv, dbias, None), launches, delta
 

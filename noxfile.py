@@ -56,9 +56,9 @@ def aiter_wheel(session: nox.Session, python: str, arguments: list[str]) -> list
 
 @nox.session
 def quickstart(session: nox.Session) -> None:
-    """Install the wheels and train a small model with them next to the same model in plain torch, CPU included."""
+    """Install the wheels and train a language model on them next to plain torch; its options go after `--`."""
     python, arguments = environment(session)
-    session.run(python, "-m", "tools.quickstart", "examples/train_digits.py", *arguments, external=True)
+    session.run(python, "-m", "tools.quickstart", *arguments, external=True)
 
 
 @nox.session

@@ -25,6 +25,11 @@ def gemm_accuracy() -> ModuleType:
 
 
 @pytest.fixture
+def attention_accuracy() -> ModuleType:
+    return importlib.import_module("benchmark.accuracy.eval_attention_accuracy")
+
+
+@pytest.fixture
 def functions_accuracy() -> ModuleType:
     return importlib.import_module("benchmark.accuracy.eval_sf_accuracy")
 
@@ -141,6 +146,62 @@ def test_a_forced_backend_is_named(gemm_accuracy: ModuleType, tmp_path: Path) ->
     assert {row["Backend"] for row in read(path)} == {"TORCH"}
     with pytest.raises(SystemExit):
         gemm_accuracy.main([*SMOKE, "--ops", "gemm_fp9"])
+
+
+# --- attention ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [[], ["--causal", "--with-outliers"], ["--uniform-dist"]], ids=" ".join)
+def test_attention_rows(attention_accuracy: ModuleType, tmp_path: Path, options: list[str]) -> None:
+    path = tmp_path / "attention.csv"
+    shapes = ["--shape", "2,65,4,2,24", "--shape", "1,33,3,1,16"]
+    assert attention_accuracy.main(["--device", "cpu", *shapes, *options, "-o", str(path)]) == 0
+    rows = read(path)
+    assert list(rows[0]) == attention_accuracy.COLUMNS
+    assert [(row["Op"], row["Part"]) for row in rows] == [
+        (op, part) for op in attention_accuracy.OPS for part in ("out", "lse", "dq", "dk", "dv")
+    ] * 2
+    inputs = {"--with-outliers": "outliers", "--uniform-dist": "uniform"}.get((options or [""])[-1], "normal")
+    assert {row["Inputs"] for row in rows} == {inputs}
+    assert {row["Causal"] for row in rows} == {str("--causal" in options)}
+    for row in rows:
+        assert float(row["SNR (dB)"]) > (45 if row["Op"] == "attention" else 15), row
+
+
+def test_attention_that_misses_its_gate_fails(
+    attention_accuracy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    attend = attention_accuracy.attend
+    monkeypatch.setattr(attention_accuracy, "attend", lambda *arguments: [x * 1.2 for x in attend(*arguments)])
+    path = tmp_path / "attention.csv"
+    assert attention_accuracy.main([*SMOKE, "--ops", "attention-fp8", "-o", str(path)]) == 1
+    assert [row["Check"] for row in read(path)] == ["FAIL"] * 5
+
+
+def test_attention_dump_and_replay(
+    attention_accuracy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    recorded, path = tmp_path / "recorded", tmp_path / "again.csv"
+    assert attention_accuracy.main([*SMOKE, "--dump", str(recorded)]) == 0
+    replay = [*SMOKE, "--seed", "7", "--replay", str(recorded), "-o", str(path)]  # inputs are those of the dump
+    assert attention_accuracy.main(replay) == 0
+    assert {row["Bits Differ From Dump"] for row in read(path)} == {"0"}
+    attend = attention_accuracy.attend
+
+    def moved(*arguments: object) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = attend(*arguments)
+        return out + 0.5, lse
+
+    monkeypatch.setattr(attention_accuracy, "attend", moved)
+    attention_accuracy.main(replay)
+    assert all(float(row["Max Abs Difference To Dump"]) > 0.3 for row in read(path) if row["Part"] == "out")
+    with pytest.raises(SystemExit, match=r"attention_1x70x4x2x32_causal_bf16.pt is missing"):
+        attention_accuracy.main([*SMOKE, "--causal", "--replay", str(recorded)])
+
+
+def test_a_shape_of_attention_has_five_sizes(attention_accuracy: ModuleType) -> None:
+    with pytest.raises(SystemExit, match="must be B,S,HQ,HKV,D"):
+        attention_accuracy.main(["--device", "cpu", "--shape", "64,64,64"])
 
 
 # --- elementary functions -------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Runs a program of examples/ on the wheels as a user would install them: `python -m tools.quickstart PROGRAM ...`.
+"""Runs examples/ on the wheels as a user would install them: `python -m tools.quickstart [OPTIONS OF train_lm]`.
+
+First the digits, which takes seconds, then a short run of the language model next to plain torch.
 
 The wheels are built and installed, not editable, into `.nox/quickstart`, a virtual environment of its own that takes
 torch and the other requirements from the shared environment by a plain path, so what is editable there stays there.
@@ -18,6 +20,8 @@ from pathlib import Path
 from tools.monorepo import ROOT, wheels
 
 FOLDER = ROOT / ".nox" / "quickstart"
+DIGITS = ["examples/train_digits.py", "--epochs", "5"]
+LANGUAGE_MODEL = ["examples/train_lm.py", "--compare-torch", "--steps", "150", "--plot", str(FOLDER / "loss.png")]
 
 
 def install(folder: Path) -> Path:
@@ -43,7 +47,11 @@ def install(folder: Path) -> Path:
 def main(arguments: list[str]) -> int:
     python = install(FOLDER)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    return subprocess.run([str(python), *arguments], cwd=ROOT, env=environment).returncode
+    for program in (DIGITS, [*LANGUAGE_MODEL, *arguments]):
+        print(f"\nquickstart: {' '.join(program)}", flush=True)
+        if code := subprocess.run([str(python), *program], cwd=ROOT, env=environment).returncode:
+            return code
+    return 0
 
 
 if __name__ == "__main__":

@@ -21,6 +21,14 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from benchmark.accuracy.figures import FIGURES, figures  # noqa: E402
+from benchmark.accuracy.options import (  # noqa: E402
+    DTYPES,
+    add_input_options,
+    add_recording_options,
+    check_names,
+    draw,
+    sizes,
+)
 from benchmark.accuracy.recording import REPLAY_COLUMNS, Recording  # noqa: E402
 from benchmark.common.machine import Machine, find_machine  # noqa: E402
 from benchmark.common.results import format_table, write_csv  # noqa: E402
@@ -29,26 +37,12 @@ from turbo_gemm import gemm, gemm_fp4, gemm_fp8  # noqa: E402
 from turbo_testing import references  # noqa: E402
 from turbo_testing.quantised import FP4_CONFIGS, FP8_CONFIGS, gate  # noqa: E402
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-DISTRIBUTIONS = ("normal", "uniform", "outliers")
 OPS = ["gemm", *FP8_CONFIGS, *FP4_CONFIGS]
 DEFAULT_OPS = "gemm,tensorwise-e4m3,rowwise-e4m3,blockwise-e4m3,mx-e4m3,mxfp4"
 DEFAULT_SHAPE, SMOKE_SHAPE = "2048,2048,2048", "96,64,160"
-OUTLIER_SHARE, OUTLIER_FACTOR = 1e-3, 100.0
 COLUMNS = ["Platform", "GPU", "Op", "Backend", "M", "N", "K", "Dtype", "Inputs", "Part", "Check"]
 COLUMNS += FIGURES + REPLAY_COLUMNS
 SHOWN = ["Op", "Backend", "Part", "Check", "Relative Error", "SNR (dB)", "Cosine", "Max ULP"]
-
-
-def draw(distribution: str, *sizes: int, generator: torch.Generator) -> Tensor:
-    """Float32 numbers on the CPU, the same on every platform."""
-    if distribution == "uniform":
-        return torch.rand(sizes, generator=generator) * 2 - 1
-    numbers = torch.randn(sizes, generator=generator)
-    if distribution == "outliers":
-        large = torch.rand(sizes, generator=generator) < OUTLIER_SHARE
-        numbers = torch.where(large, numbers * OUTLIER_FACTOR, numbers)
-    return numbers
 
 
 def product(op: str, x: Tensor, w: Tensor) -> Tensor:
@@ -67,7 +61,7 @@ def verdict(op: str, distribution: str, row: dict[str, float]) -> str:
     return "PASS" if good else "FAIL"
 
 
-def evaluate(op: str, shape: tuple[int, int, int], args: argparse.Namespace, recording: Recording) -> list[dict]:
+def evaluate(op: str, shape: tuple[int, ...], args: argparse.Namespace, recording: Recording) -> list[dict]:
     """A row for y, dx and dw each."""
     m, n, k = shape
     dtype, machine = DTYPES[args.dtype], recording.machine
@@ -116,35 +110,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--ops", default=DEFAULT_OPS, help=f"comma list of {', '.join(OPS)}; default {DEFAULT_OPS}")
     add("--shape", action="append", default=[], metavar="M,N,K", help=f"may be repeated; default {DEFAULT_SHAPE}")
-    add("--dtype", choices=sorted(DTYPES), default="bf16", help="of inputs and outputs")
-    add("--inputs", choices=DISTRIBUTIONS, default="normal", help="what inputs are drawn from")
-    add("--backend", help="force a backend; default: Turbo's choice")
-    add("--seed", type=int, default=0)
-    add("--dump", type=Path, help="folder to leave inputs and results in, for another platform")
-    add("--replay", type=Path, help="folder to take inputs from, and results to compare with")
-    add("-o", "--output", type=Path, help="CSV file")
-    add("--device", help="default: the first GPU, else the CPU")
+    add_input_options(parser)
+    add_recording_options(parser)
     add("--smoke", action="store_true", help="one tiny shape")
     args = parser.parse_args(argv)
-    args.ops = args.ops.split(",")
-    unknown = [op for op in args.ops if op not in OPS]
-    if unknown:
-        parser.error(f"--ops {','.join(unknown)}: accepted are {', '.join(OPS)}")
-    if args.dump and args.replay:
-        parser.error("--dump and --replay: give one of them")
+    args.ops = check_names(parser, "ops", args.ops, OPS)
     return args
-
-
-def shapes(args: argparse.Namespace) -> list[tuple[int, int, int]]:
-    """What the command line asks for."""
-    found = []
-    for text in [SMOKE_SHAPE] if args.smoke else args.shape or [DEFAULT_SHAPE]:
-        try:
-            m, n, k = map(int, text.split(","))
-        except ValueError:
-            raise SystemExit(f"--shape {text!r} must be M,N,K, like 4096,4096,4096") from None
-        found.append((m, n, k))
-    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -155,7 +126,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         GlobalBackendManager.set_gemm_backend(args.backend)
     recording = Recording(machine, args.dump, args.replay)
     print(f"{machine.platform}, {machine.name}, torch {torch.__version__}, {args.dtype}, {args.inputs} inputs")
-    rows = [row for shape in shapes(args) for op in args.ops for row in evaluate(op, shape, args, recording)]
+    texts = [SMOKE_SHAPE] if args.smoke else args.shape or [DEFAULT_SHAPE]
+    shapes = [sizes(text, "M,N,K", "4096,4096,4096") for text in texts]
+    rows = [row for shape in shapes for op in args.ops for row in evaluate(op, shape, args, recording)]
     print(format_table(SHOWN + (REPLAY_COLUMNS[1:] if args.replay else []), rows))
     if args.output:
         write_csv(args.output, COLUMNS, rows)

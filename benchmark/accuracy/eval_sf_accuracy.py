@@ -22,13 +22,13 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from benchmark.accuracy.figures import FIGURES, figures  # noqa: E402
+from benchmark.accuracy.options import DTYPES, add_recording_options, check_names  # noqa: E402
 from benchmark.accuracy.recording import REPLAY_COLUMNS, Recording  # noqa: E402
 from benchmark.common.machine import find_machine  # noqa: E402
 from benchmark.common.results import format_table, write_csv  # noqa: E402
 from turbo_core import why_no_triton  # noqa: E402
 from turbo_testing import interpreter  # noqa: E402
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SPECIALS = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-30, -1e-30, 88.7, -88.7, 11.0, 1e30)
 COLUMNS = ["Platform", "GPU", "Function", "Library", "Dtype", "Elements", *FIGURES, *REPLAY_COLUMNS]
 SHOWN = ["Function", "Library", "Dtype", "Max ULP", "Mean ULP", "Relative Error", "Wrong Specials"]
@@ -107,21 +107,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--functions", default=",".join(FUNCTIONS), help="comma list; default all")
     add("--dtypes", default=",".join(DTYPES), help="comma list; default all")
     add("--count", type=int, default=1 << 20, help="inputs of each function (default 1048576)")
-    add("--seed", type=int, default=0)
-    add("--dump", type=Path, help="folder to leave inputs and results in, for another platform")
-    add("--replay", type=Path, help="folder to take inputs from, and results to compare with")
-    add("-o", "--output", type=Path, help="CSV file")
-    add("--device", help="default: the first GPU, else the CPU")
+    add_recording_options(parser)
     add("--smoke", action="store_true", help="few inputs: shows that the tool works")
     args = parser.parse_args(argv)
-    for option, accepted in (("functions", FUNCTIONS), ("dtypes", DTYPES)):
-        names = getattr(args, option).split(",")
-        unknown = [name for name in names if name not in accepted]
-        if unknown:
-            parser.error(f"--{option} {','.join(unknown)}: accepted are {', '.join(accepted)}")
-        setattr(args, option, names)
-    if args.dump and args.replay:
-        parser.error("--dump and --replay: give one of them")
+    args.functions = check_names(parser, "functions", args.functions, list(FUNCTIONS))
+    args.dtypes = check_names(parser, "dtypes", args.dtypes, list(DTYPES))
     if args.smoke:
         args.count = 2048
     if args.count < 2 * len(SPECIALS) or args.count % 2:

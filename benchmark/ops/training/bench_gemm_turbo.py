@@ -22,6 +22,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from benchmark.common.machine import Machine, find_machine  # noqa: E402
+from benchmark.common.poison import poison  # noqa: E402
 from benchmark.common.results import format_table, gemm_tflops, geometric_mean, shard, write_csv  # noqa: E402
 from benchmark.common.timing import Budget, Measurement, input_sets, measure  # noqa: E402
 from benchmark.ops.training.config import SMOKE_SHAPES, GemmShape, dense_gemm_shapes  # noqa: E402
@@ -100,12 +101,6 @@ def sampled_rows(count: int, shape: GemmShape, device: torch.device) -> Tensor:
     edges = torch.linspace(0, count, CHECKED_ROWS + 1, device=device).long()
     widths = edges[1:] - edges[:-1]
     return edges[:-1] + (torch.rand(CHECKED_ROWS, device=device) * widths).long()
-
-
-def poison(*like: Tensor) -> None:
-    """Leave NaN in the free memory that the next outputs of these shapes will get, so what is not written shows."""
-    blocks = [torch.full_like(tensor, torch.nan) for tensor in like]
-    del blocks
 
 
 def check(shape: GemmShape, inputs: Inputs, quant: QuantGemm | None = None) -> str | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Shapes of real training: the GEMMs of dense language models, from the models' published configurations.
+"""Shapes of real training: GEMMs of dense language models, from the models' published configurations; attention.
 
 A layer of a dense model has four GEMMs, the model one more; for x [M, K] with M = micro-batch size x sequence length
 and a weight [N, K]:
@@ -67,6 +67,64 @@ class GemmShape:
     m: int
     n: int
     k: int
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """One attention to measure; ``seqlen`` queries and as many keys in each of ``batch`` sequences.
+
+    Attributes:
+        window: keys that a query sees before its own, None for all of them.
+        lengths: of the sequences where they differ; batch is then their number and seqlen the longest.
+    """
+
+    case: str
+    batch: int
+    seqlen: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    causal: bool = True
+    window: int | None = None
+    sink: bool = False
+    lengths: tuple[int, ...] = ()
+
+    def pairs(self) -> int:
+        """Pairs of a query and a key that it sees, over all sequences, for one head."""
+        total = 0
+        for length in self.lengths or (self.seqlen,) * self.batch:
+            left = length if self.window is None else min(self.window, length)
+            before = left * (left - 1) // 2 + (length - left) * left
+            total += length + before * (1 if self.causal else 2)
+        return total
+
+    def flops(self) -> int:
+        """Of the forward: two products of head_dim multiply-adds for each pair. The backward has five of them."""
+        return 4 * self.pairs() * self.heads * self.head_dim
+
+
+def _ragged(case: str, lengths: tuple[int, ...], heads: int, kv_heads: int, head_dim: int) -> AttentionShape:
+    return AttentionShape(case, len(lengths), max(lengths), heads, kv_heads, head_dim, lengths=lengths)
+
+
+ATTENTION_SHAPES = (
+    #               case                 B   S     Hq  Hkv  D
+    AttentionShape("llama-8b", 4, 4096, 32, 8, 128),
+    AttentionShape("llama-8b-full", 4, 4096, 32, 8, 128, causal=False),
+    AttentionShape("long", 2, 16384, 16, 16, 128),
+    AttentionShape("d64", 8, 2048, 64, 8, 64),
+    AttentionShape("gpt-oss", 2, 4096, 64, 8, 64, window=127, sink=True),  # a window of 128 keys, its own among them
+)
+VARLEN_SHAPES = (  # documents of mixed lengths packed into 16384 tokens
+    _ragged(
+        "packed", (4096, 128, 2048, 256, 1024, 512, 3072, 128, 640, 384, 1536, 256, 896, 128, 1024, 256), 32, 8, 128
+    ),
+)
+SMOKE_ATTENTION = (
+    AttentionShape("smoke", 2, 70, 4, 2, 32),
+    AttentionShape("smoke-window", 1, 65, 2, 1, 40, window=16, sink=True),
+)
+SMOKE_VARLEN = (_ragged("smoke-packed", (33, 1, 66), 4, 2, 32),)
 
 
 def _plain(name: str) -> str:

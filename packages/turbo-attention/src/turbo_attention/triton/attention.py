@@ -81,6 +81,8 @@ class _Common:
         kept = DROPOUT_STEPS - self.threshold
         self.keep_scale = DROPOUT_STEPS / kept if kept else 0.0
         self.window = call.left + call.right + 1 if call.left >= 0 and call.right >= 0 else None
+        extras = call.bias is not None or call.alibi_slopes is not None or call.softcap > 0 or call.rng is not None
+        self.brings = "any" if extras else "plain" if self.ragged or call.left >= 0 else "whole"
         self.flags = dict(
             EVEN_D=self.even_d,
             EVEN_V=self.even_v,
@@ -92,6 +94,9 @@ class _Common:
 
     def even(self, length: int, block: int) -> bool:
         return not self.ragged and length % block == 0
+
+    def tile(self, kernel: str, facts: DeviceFacts) -> Tile:
+        return choose_tile(kernel, self.widest, self.element_bytes, self.window, self.brings, facts)
 
     def lse_strides(self, lse: torch.Tensor) -> dict[str, int]:
         """Of sequence and head; ragged sequences lie in one row per head."""
@@ -149,7 +154,7 @@ def plan_forward(
     """The result to be, and the launch that fills it; ``tile`` in place of the table's (benchmarks)."""
     q, k, v = call.q, call.k, call.v
     common = _Common(call)
-    tile = tile or choose_tile("forward", common.widest, common.element_bytes, common.window, facts)
+    tile = tile or common.tile("forward", facts)
     out = empty_like_rows(q, common.DV, None if scales is None else scales.out_dtype)
     lse = torch.empty((q.shape[0], common.heads, q.shape[1]), dtype=torch.float32, device=q.device)
     tiles = -(-call.max_seqlen_q // tile.block_m)
@@ -229,7 +234,7 @@ def plan_backward(
     q, k, v, do = fwd.q, fwd.k, fwd.v, call.dout
     common = _Common(fwd)
     tiles_of = tiles_of or {}
-    tile = tiles_of.get("kv") or choose_tile("kv", common.widest, common.element_bytes, common.window, facts)
+    tile = tiles_of.get("kv") or common.tile("kv", facts)
     sequences = fwd.sequences
     dq, dk, dv = empty_like_rows(q, common.D), empty_like_rows(k, common.D), empty_like_rows(v, common.DV)
     dbias = None
@@ -284,7 +289,7 @@ def plan_backward(
     )
     grid = (key_tiles * k.shape[2] * sequences,)
     launches.append(Launch(backward_kv_kernel, grid, arguments, constants, _options(tile)))
-    q_tile = tiles_of.get("q") or choose_tile("q", common.widest, common.element_bytes, common.window, facts)
+    q_tile = tiles_of.get("q") or common.tile("q", facts)
     launches.append(_plan_q(call, common, q_tile, facts, dq, delta, lse_log2))
     return AttentionGradients(dq, dk, dv, dbias, None), launches, delta
 

@@ -27,6 +27,8 @@ class Tile:
         num_stages: tiles in flight, the one that is worked on included.
         why: reason or measurement (device, date).
         window: widest window, in keys, that the row is for; 0: any, and none.
+        needs: ``whole``: a dense batch, no left bound and nothing of the next; ``plain``: no bias, ALiBi, soft-cap or
+            dropout; ``any``.
         options: launch options of the target.
     """
 
@@ -38,8 +40,10 @@ class Tile:
     why: str
     options: tuple[tuple[str, int], ...] = ()
     window: int = 0
+    needs: str = "any"
 
 
+_NEEDS = ("whole", "plain", "any")
 _MFMA16 = (("matrix_instr_nonkdim", 16),)
 
 # (kernel, target, bytes of an element) -> rows
@@ -73,8 +77,10 @@ TABLE: dict[tuple[str, str, int], tuple[Tile, ...]] = {
         Tile(576, 32, 32, 4, 1, "likewise"),
     ),
     ("forward", "amd", 1): (
-        Tile(128, 64, 64, 4, 1, "", _MFMA16),
-        Tile(576, 32, 32, 8, 1, "", _MFMA16),
+        Tile(128, 64, 32, 4, 1, "64 keys: 6 scalar registers spilled", _MFMA16, needs="plain"),
+        Tile(256, 32, 32, 4, 1, "", _MFMA16, needs="plain"),
+        Tile(256, 16, 16, 4, 1, "", _MFMA16),
+        Tile(576, 16, 16, 4, 1, "", _MFMA16),
     ),
     ("forward", "nvidia", 2): (Tile(128, 64, 32, 4, 2, "fits 100 KiB"), Tile(576, 32, 16, 4, 1, "likewise")),
     ("kv", "nvidia", 2): (Tile(128, 32, 32, 4, 1, "fits 100 KiB"), Tile(576, 16, 16, 4, 1, "likewise")),
@@ -82,23 +88,43 @@ TABLE: dict[tuple[str, str, int], tuple[Tile, ...]] = {
     ("forward", "nvidia", 4): (Tile(128, 32, 32, 4, 1, "float32 on FMA units"), Tile(576, 16, 16, 4, 1, "likewise")),
     ("kv", "nvidia", 4): (Tile(128, 16, 32, 4, 1, "float32 on FMA units"), Tile(576, 16, 16, 4, 1, "likewise")),
     ("q", "nvidia", 4): (Tile(128, 32, 16, 4, 1, "float32 on FMA units"), Tile(576, 16, 16, 4, 1, "likewise")),
+    # AMD: no such device here. Rows are the largest that the audit (triton 3.9) passes on gfx942 and gfx950 for what
+    # ``needs`` says: each mask of a score tile, each feature and each of the three walks takes scalar registers, and
+    # heads over 256 columns spill with 8 warps, whose registers are half as many.
     ("forward", "amd", 2): (
-        Tile(64, 128, 64, 4, 2, "", _MFMA16),
-        Tile(128, 128, 64, 4, 2, "", _MFMA16),
-        Tile(256, 64, 32, 4, 1, "", _MFMA16),
-        Tile(576, 32, 32, 8, 1, "", _MFMA16),
+        Tile(64, 128, 64, 8, 2, "with left bounds 30 scalar registers spilled", _MFMA16, needs="whole"),
+        Tile(64, 128, 32, 8, 1, "64 keys: 36 scalar registers spilled", _MFMA16, needs="plain"),
+        Tile(64, 128, 16, 8, 1, "32 keys: 9 to 55 scalar registers spilled", _MFMA16),
+        Tile(128, 128, 64, 8, 1, "two stages: 3 scalar registers spilled on gfx950", _MFMA16, needs="whole"),
+        Tile(128, 128, 32, 8, 1, "64 keys: 36 scalar registers spilled", _MFMA16, needs="plain"),
+        Tile(128, 128, 16, 8, 1, "32 keys: 9 to 55 scalar registers spilled", _MFMA16),
+        Tile(192, 128, 32, 8, 1, "", _MFMA16, needs="whole"),
+        Tile(192, 64, 32, 4, 1, "", _MFMA16, needs="plain"),
+        Tile(192, 64, 16, 4, 1, "", _MFMA16),
+        Tile(256, 64, 32, 8, 1, "", _MFMA16, needs="plain"),
+        Tile(256, 32, 16, 4, 1, "", _MFMA16),
+        Tile(576, 32, 16, 8, 1, "", _MFMA16, needs="plain"),
+        Tile(576, 16, 16, 4, 1, "", _MFMA16),
     ),
     ("kv", "amd", 2): (
-        Tile(64, 64, 64, 4, 1, "", _MFMA16),
-        Tile(128, 32, 64, 4, 1, "", _MFMA16),
-        Tile(256, 32, 32, 4, 1, "", _MFMA16),
-        Tile(576, 16, 32, 8, 1, "", _MFMA16),
+        Tile(64, 32, 128, 8, 1, "", _MFMA16, needs="plain"),
+        Tile(64, 16, 16, 4, 1, "16x32: 5 scalar registers spilled", _MFMA16),
+        Tile(128, 32, 64, 4, 1, "64x64 spilled 7 vector registers on gfx942", _MFMA16, needs="plain"),
+        Tile(128, 16, 16, 4, 1, "16x32: 5 scalar registers spilled", _MFMA16),
+        Tile(192, 32, 32, 4, 1, "", _MFMA16, needs="plain"),
+        Tile(256, 32, 32, 8, 1, "", _MFMA16, needs="plain"),
+        Tile(256, 16, 16, 4, 1, "", _MFMA16),
+        Tile(576, 16, 16, 4, 1, "8 warps: 71 vector registers spilled", _MFMA16),
     ),
     ("q", "amd", 2): (
-        Tile(64, 64, 64, 4, 1, "", _MFMA16),
-        Tile(128, 64, 32, 4, 1, "", _MFMA16),
-        Tile(256, 32, 32, 4, 1, "", _MFMA16),
-        Tile(576, 32, 16, 8, 1, "", _MFMA16),
+        Tile(64, 64, 64, 4, 1, "with left bounds 30 scalar registers spilled", _MFMA16, needs="whole"),
+        Tile(64, 64, 32, 4, 1, "", _MFMA16, needs="plain"),
+        Tile(64, 32, 16, 4, 1, "", _MFMA16),
+        Tile(128, 64, 32, 4, 1, "", _MFMA16, needs="plain"),
+        Tile(128, 32, 16, 4, 1, "32 keys: 2 scalar registers spilled", _MFMA16),
+        Tile(256, 32, 32, 4, 1, "8 warps: 11 vector registers spilled", _MFMA16, needs="plain"),
+        Tile(256, 16, 16, 4, 1, "", _MFMA16),
+        Tile(576, 16, 16, 4, 1, "8 warps: 31 vector registers spilled", _MFMA16),
     ),
     ("forward", "amd", 4): (
         Tile(128, 64, 32, 4, 1, "", _MFMA16),
@@ -109,12 +135,18 @@ TABLE: dict[tuple[str, str, int], tuple[Tile, ...]] = {
 }
 
 
-def choose_tile(kernel: str, widest: int, element_bytes: int, window: int | None, facts: DeviceFacts) -> Tile:
-    """The row of ``kernel`` (forward, kv, q) for heads of ``widest`` columns; ``window`` in keys, None for none."""
+def choose_tile(
+    kernel: str, widest: int, element_bytes: int, window: int | None, brings: str, facts: DeviceFacts
+) -> Tile:
+    """The row of ``kernel`` (forward, kv, q) for heads of ``widest`` columns.
+
+    ``window`` in keys, None for none; ``brings`` is the least that the call asks of `Tile.needs`.
+    """
     target = "nvidia" if facts.vendor == "nvidia" else "amd"
     rows = TABLE.get((kernel, facts.arch, element_bytes)) or TABLE[kernel, target, element_bytes]
     for row in rows:
-        if widest <= row.up_to and (not row.window or (window is not None and window <= row.window)):
+        narrow = not row.window or (window is not None and window <= row.window)
+        if widest <= row.up_to and narrow and _NEEDS.index(brings) <= _NEEDS.index(row.needs):
             return row
     raise ValueError(f"{kernel}: no tile for heads of {widest} columns")  # the launcher has refused them
 

@@ -35,7 +35,24 @@ class TritonBackend(KernelBackend):
         widest = max(q.shape[3], v.shape[3])
         if widest > MAX_HEAD_DIM:
             return f"the head dim is {widest}; up to {MAX_HEAD_DIM} is accepted"
-        return why_no_triton(q.device)
+        return why_no_triton(q.device) or cls._too_much(_forward(call), widest)
+
+    @staticmethod
+    def _too_much(call: ForwardCall, widest: int) -> str | None:
+        """What no tile of the table holds in AMD's scalar registers."""
+        others = {
+            "alibi_slopes": call.alibi_slopes is not None,
+            "softcap": call.softcap > 0,
+            "dropout": call.dropout_p > 0,
+        }
+        extras = [name for name, given in others.items() if given]
+        if widest <= 128 or device_facts(call.q.device).vendor != "amd":
+            return None
+        if extras and call.bias is not None:
+            return f"bias with {' and '.join(extras)}; head dims up to 128 are accepted for that, not {widest}"
+        if len(extras) > 1 and widest > 256:
+            return f"{' with '.join(extras)}; head dims up to 256 are accepted for that, not {widest}"
+        return None
 
     @classmethod
     def execute(cls, call: Call) -> AttentionResult | AttentionGradients:

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: MIT
+"""Comparing and showing the runs of `train_lm`. Losses are in bits a byte.
+
+The model on Turbo and its twin on plain torch agree when all of this holds; `BANDS` has the numbers by precision:
+
+* For a batch before training, when the weights are still the same, the gradient of every parameter has a relative L2
+  difference within the first number. (An optimiser that divides by the gradient's size hides a wrong scale in it.)
+* Every point of the training curve (the mean over ten steps) and the validation loss agree within the second number.
+* The loss fell: two models that learn nothing agree too.
+
+The twin is bf16 where Turbo multiplies FP8 or FP4 numbers, so those bands allow for the quantisation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+BANDS = {"fp32": (1e-4, 0.01), "bf16": (1e-2, 0.03), "fp8": (0.2, 0.05), "mxfp8": (0.2, 0.05), "mxfp4": (0.6, 0.2)}
+POINT_STEPS = 10
+LEAST_FALL = 0.05
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def points(losses: Sequence[float]) -> list[float]:
+    """The loss curve: means over ten steps, the last of what is left over."""
+    return [mean(losses[at : at + POINT_STEPS]) for at in range(0, len(losses), POINT_STEPS)]
+
+
+def _apart(a: float, b: float) -> float:
+    """The distance; infinite where one is NaN or infinite."""
+    return abs(a - b) if math.isfinite(a - b) else math.inf
+
+
+def run_faults(curves: Mapping[str, Sequence[float]], validation: Mapping[str, float], band: float) -> list[str]:
+    """What is wrong with the runs, in words; empty when they learned and, where there are two, agree."""
+    faults = [
+        f"{name} learned nothing: {losses[0]:.3f} bits a byte at first, {validation[name]:.3f} at the end"
+        for name, losses in curves.items()
+        if not validation[name] < losses[0] - LEAST_FALL
+    ]
+    if "torch" not in curves:
+        return faults
+    in_training = max(map(_apart, points(curves["turbo"]), points(curves["torch"])))
+    at_the_end = _apart(validation["turbo"], validation["torch"])
+    what = f"bits a byte apart: training up to {in_training:.4f}, validation {at_the_end:.4f}"
+    print(f"turbo and torch, {what}; allowed is {band:g}")
+    if max(in_training, at_the_end) > band:
+        faults.append(f"turbo and torch are more than {band:g} {what}")
+    return faults
+
+
+def plot(path: Path, curves: Mapping[str, Sequence[float]]) -> None:
+    """The loss curves as a picture, where matplotlib is installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print(f"{path} is not written: matplotlib is not installed")
+        return
+    axes = (figure := Figure(figsize=(7, 4), layout="constrained")).subplots()
+    for name, losses in curves.items():
+        axes.plot(losses, label=name, linewidth=1)
+    axes.set(xlabel="step", ylabel="training loss, bits a byte")
+    axes.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    print(f"wrote {path}")

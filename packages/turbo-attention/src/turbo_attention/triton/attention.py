@@ -96,7 +96,10 @@ class _Common:
         return not self.ragged and length % block == 0
 
     def tile(self, kernel: str, facts: DeviceFacts) -> Tile:
-        return choose_tile(kernel, self.widest, self.element_bytes, self.window, self.brings, facts)
+        brings = self.brings
+        if facts.vendor == "amd" and not (self.tail_d == 0 and self.even_d and self.even_v):
+            brings = {"whole": "plain"}.get(brings, "any")  # masks of columns need scalar registers as well
+        return choose_tile(kernel, self.widest, self.element_bytes, self.window, brings, facts)
 
     def lse_strides(self, lse: torch.Tensor) -> dict[str, int]:
         """Of sequence and head; ragged sequences lie in one row per head."""

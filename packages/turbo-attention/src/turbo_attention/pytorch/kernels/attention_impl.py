@@ -40,16 +40,13 @@ class TritonBackend(KernelBackend):
     @staticmethod
     def _too_much(call: ForwardCall, widest: int) -> str | None:
         """What no tile of the table holds in AMD's scalar registers."""
-        others = {
-            "alibi_slopes": call.alibi_slopes is not None,
-            "softcap": call.softcap > 0,
-            "dropout": call.dropout_p > 0,
-        }
-        extras = [name for name, given in others.items() if given]
-        if widest <= 128 or device_facts(call.q.device).vendor != "amd":
+        if device_facts(call.q.device).vendor != "amd":
             return None
-        if extras and call.bias is not None:
-            return f"bias with {' and '.join(extras)}; head dims up to 128 are accepted for that, not {widest}"
+        others = {"alibi_slopes": call.alibi_slopes is not None, "softcap": call.softcap, "dropout": call.dropout_p}
+        extras = [name for name, given in others.items() if given]
+        dims = {call.q.shape[3], call.v.shape[3]}
+        if extras and call.bias is not None and not dims <= {16, 32, 64, 128}:
+            return f"bias with {' and '.join(extras)}; head dims 16, 32, 64 and 128 are accepted for that, not {dims}"
         if len(extras) > 1 and widest > 256:
             return f"{' with '.join(extras)}; head dims up to 256 are accepted for that, not {widest}"
         return None

@@ -37,7 +37,8 @@ def fp8(device):
 def sparse(device):
     q = torch.empty(256, 64, 576, dtype=torch.bfloat16, device=device)
     indices = torch.empty(256, 64, dtype=torch.int32, device=device)
-    return sparse_mla.SPARSE_MLA.calls(q, q[:, 0], indices)
+    kv = torch.empty(256, 576, dtype=torch.bfloat16, device=device)
+    return sparse_mla.SPARSE_MLA.calls(q, kv, indices)
 
 
 def role(make, name):

@@ -65,9 +65,9 @@ class TurboBackend(KernelBackend):
     def why_not(cls, call: Call) -> str | None:
         from turbo_attention.pytorch.kernels import native
 
-        if isinstance(call, BackwardCall):
-            return TritonBackend.why_not(call)
-        reason: str | None = native.why_not(call)
+        reason: str | None = native.why_not(_forward(call))
+        if reason is None and isinstance(call, BackwardCall):
+            reason = TritonBackend.why_not(call)
         return reason
 
     @classmethod

@@ -182,9 +182,8 @@ def flash_attn_varlen_func(
     if bias is not None:
         raise UnsupportedError(f"{op}: bias is a {type(bias).__name__}; None is accepted")
     call = make_call(
-        *(tensor.unsqueeze(0) for tensor in (q, k, v)), dropout_p, softmax_scale, causal, window_size, None, alibi_slopes,
-        sink, softcap,
-        cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, sequences
+        *(tensor.unsqueeze(0) for tensor in (q, k, v)), dropout_p, softmax_scale, causal, window_size, None,
+        alibi_slopes, sink, softcap, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, sequences
     )  # fmt: skip
     return _result(call, True, deterministic, return_lse, return_attn_probs)
 
@@ -251,7 +250,8 @@ def _ragged_calls(
     return _with_backward(
         make_call(
             *(tensor.unsqueeze(0) for tensor in (q, k, v)), dropout_p, softmax_scale, causal, window_size, None,
-            alibi_slopes, sink, softcap, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1
+            alibi_slopes, sink, softcap, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+            cu_seqlens_q.shape[0] - 1
         )
     )  # fmt: skip
 

@@ -191,7 +191,7 @@ def _calls(
     _check(q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
     forward = _call(q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
     lse = q.new_empty((1, 1), dtype=torch.float32).expand(q.shape[:2])
-    out = q[..., :kv_lora_rank]  # only its metadata are read
+    out = q.narrow(2, 0, kv_lora_rank)  # only its metadata are read
     return {"forward": forward, "backward": SparseBackward(forward, out, lse, out, None)}
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Every op as a function of tensors."""
 
+from turbo_attention import flash_attn_fp8_func, flash_attn_func, flash_attn_varlen_func, sparse_mla_func
 from turbo_gemm import gemm, gemm_fp4, gemm_fp8
 from turbo_norm_act import geglu, geglu_with_probs, layernorm, rmsnorm, rmsnorm_residual, swiglu, swiglu_with_probs
 from turbo_quant import (
@@ -30,6 +31,9 @@ __all__ = [
     "FP8AllToAll",
     "dequantize_fp4",
     "dequantize_fp8",
+    "flash_attn_fp8_func",
+    "flash_attn_func",
+    "flash_attn_varlen_func",
     "geglu",
     "geglu_with_probs",
     "gemm",
@@ -53,6 +57,7 @@ __all__ = [
     "rng_state",
     "shuffle_scale",
     "shuffle_weight",
+    "sparse_mla_func",
     "swiglu",
     "swiglu_with_probs",
     "unshuffle_scale",

@@ -125,7 +125,7 @@ struct Fp8Loop {
     if constexpr (begins_block(Stage)) {
       if (wave_index() < T::m / 64 + T::n / 64) {
         const Descriptor from = describe(scale + t / kBlockStages * scale_step, 0x7fffffff);
-        turbo_gemm::fetch<4>(from, scale_offset, scale_to + Stage * scales);
+        turbo_gemm::fetch_to_lds<4>(from, scale_offset, scale_to + Stage * scales);
       }
     }
   }

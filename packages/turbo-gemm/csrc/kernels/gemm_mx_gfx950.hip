@@ -84,7 +84,7 @@ struct MxLoop {
     b.template operator()<fp4>(at, row_bytes, lds_start + LdsLayout<T>::b(Stage));
     if (Stage == 0 && t % scale_stages == 0) {
       const int set = t / scale_stages;
-      turbo_gemm::fetch<16>(scale, scale_offset + set * 16, scale_to + set % 2 * set_bytes);
+      turbo_gemm::fetch_to_lds<16>(scale, scale_offset + set * 16, scale_to + set % 2 * set_bytes);
     }
   }
 

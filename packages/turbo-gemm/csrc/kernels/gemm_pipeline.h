@@ -19,6 +19,7 @@
 #include "gemm_args.h"
 #include "turbo/buffer.h"
 #include "turbo/lds.h"
+#include "turbo/lds_dma.h"
 #include "turbo/mfma.h"
 
 namespace turbo_gemm {
@@ -68,57 +69,6 @@ TURBO_DEVICE int swizzle_rows(int r, int position) { return position ^ (r >> 1 &
 
 // --- memory to LDS ---------------------------------------------------------------------------------------------------
 
-using Descriptor = vec<int, 4>;
-
-// A buffer resource as four registers: `size` bytes from `base`, reads beyond give 0. turbo/buffer.h says more.
-TURBO_DEVICE Descriptor describe(const global<unsigned char> *base, unsigned size) {
-  const unsigned long address = reinterpret_cast<unsigned long>(base);
-  return {static_cast<int>(address), static_cast<int>(address >> 32 & 0xffff), static_cast<int>(size), kBufferFlags};
-}
-
-// buffer_load_dword(x4) ... lds: lane i's bytes, from `offset` on, to LDS byte `to` + Bytes * i. In assembler because the
-// compiler, which sees LDS written under vmcnt, would wait for all of it before the next LDS read, whatever that reads.
-// s_nop: M0 must be written one wait state before. Nothing else here uses M0 (it is no clobber that clang takes).
-template <int Bytes>
-TURBO_DEVICE void fetch(Descriptor from, int offset, int to) {
-  static_assert(Bytes == 4 || Bytes == 16, "4 bytes a lane; 16 on gfx950");
-  if constexpr (Bytes == 4)
-    asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\tbuffer_load_dword %1, %2, 0 offen lds" ::"s"(to), "v"(offset),
-                 "s"(from)
-                 : "memory");
-#if defined(__gfx950__)
-  else
-    asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\tbuffer_load_dwordx4 %1, %2, 0 offen lds" ::"s"(to), "v"(offset),
-                 "s"(from)
-                 : "memory");
-#endif
-}
-
-// Nothing is moved across, by the compiler at least.
-TURBO_DEVICE void order() {
-  asm volatile("" ::: "memory");
-  __builtin_amdgcn_sched_barrier(0);
-}
-
-TURBO_DEVICE void interval_end() {
-  order();
-  __builtin_amdgcn_s_barrier();
-  order();
-}
-
-TURBO_DEVICE void wait_fetched() {
-  order();
-  wait_vector_memory<0>();
-  order();
-}
-
-// All LDS reads of this wave have returned: s_waitcnt lgkmcnt(0).
-TURBO_DEVICE void wait_read() {
-  order();
-  __builtin_amdgcn_s_waitcnt(0xc07f);
-  order();
-}
-
 // One operand's rows of the tile, as this wave fetches them. PermuteRows: B.
 template <int Rows, int Waves, bool PermuteRows>
 struct Fetcher {
@@ -150,7 +100,7 @@ struct Fetcher {
       const int row = i * Waves * kDmaRows;
       int further = (PermuteRows ? row_of_b(row) : row) * row_stride + at;
       asm("" : "+s"(further));  // a scalar until it is needed: else one register for each i is kept over the loop
-      fetch<kDmaBytes>(from, lane + further, first + row * kStageBytes);
+      fetch_to_lds<kDmaBytes>(from, lane + further, first + row * kStageBytes);
     }
   }
 };
@@ -163,18 +113,18 @@ template <bool TwoGroups, int Stage, class Loop>
 TURBO_DEVICE void step(Loop &loop, bool leading, int t, int stages) {
   if (leading && t + 1 < stages) loop.template fetch<1 - Stage>(t + 1);
   loop.template read<Stage>(t);
-  if constexpr (TwoGroups) wait_read();
+  if constexpr (TwoGroups) wait_lds();
   loop.arrived(t);
   if constexpr (TwoGroups) {
     if (!leading) wait_fetched();
-    interval_end();
+    bare_barrier();
     if (!leading && t + 2 < stages) loop.template fetch<Stage>(t + 2);
     __builtin_amdgcn_s_setprio(1);  // the reading wave of this SIMD takes the issue slots that are left
   }
   loop.template multiply<Stage>(t);
   if constexpr (TwoGroups) __builtin_amdgcn_s_setprio(0);
   if (leading) wait_fetched();
-  interval_end();
+  bare_barrier();
 }
 
 template <class T, class Loop>
@@ -182,10 +132,10 @@ TURBO_DEVICE void run(Loop &loop, int stages) {
   const bool leading = !T::two_groups || wave_index() < 4;
   loop.template fetch<0>(0);
   wait_fetched();
-  interval_end();
+  bare_barrier();
   if (!leading) {
     if (stages > 1) loop.template fetch<1>(1);
-    interval_end();
+    bare_barrier();
   }
   for (int t = 0;; t += 2) {
     step<T::two_groups, 0>(loop, leading, t, stages);
@@ -193,7 +143,7 @@ TURBO_DEVICE void run(Loop &loop, int stages) {
     step<T::two_groups, 1>(loop, leading, t + 1, stages);
     if (t + 2 == stages) break;
   }
-  if (T::two_groups && leading) interval_end();  // both groups arrive equally often
+  if (T::two_groups && leading) bare_barrier();  // both groups arrive equally often
 }
 
 // --- where in C ------------------------------------------------------------------------------------------------------

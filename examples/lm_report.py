@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-BANDS = {"fp32": (1e-4, 0.01), "bf16": (1e-2, 0.03), "fp8": (0.2, 0.05), "mxfp8": (0.2, 0.05), "mxfp4": (0.6, 0.2)}
+BANDS = {"fp32": (1e-4, 0.01), "bf16": (2e-2, 0.03), "fp8": (0.2, 0.05), "mxfp8": (0.2, 0.05), "mxfp4": (0.6, 0.2)}
 POINT_STEPS = 10
 LEAST_FALL = 0.05
 

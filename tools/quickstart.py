@@ -21,7 +21,7 @@ from tools.monorepo import ROOT, wheels
 
 FOLDER = ROOT / ".nox" / "quickstart"
 DIGITS = ["examples/train_digits.py", "--epochs", "5"]
-LANGUAGE_MODEL = ["examples/train_lm.py", "--compare-torch", "--steps", "150", "--plot", str(FOLDER / "loss.png")]
+LANGUAGE_MODEL = ["examples/train_lm.py", "--compare-torch", "--steps", "100", "--plot", str(FOLDER / "loss.png")]
 
 
 def install(folder: Path) -> Path:

@@ -325,7 +325,7 @@ def test_a_broken_wheel_is_found(broken, built):
         (
             broken(
                 "turbo-gemm",
-                replace=("METADATA", "Requires-Dist: torch>=2.6; extra == 'torch'", "Requires-Dist: torch"),
+                replace=("METADATA", 'Requires-Dist: torch>=2.6; extra == "torch"', "Requires-Dist: torch"),
             ),
             "requires 'torch'",
         ),

@@ -88,6 +88,7 @@ def test_triton_against_float64(device, shape, options, poisoned_allocations):
     check(shape, torch.float32, device, options)
 
 
+@pytest.mark.simulated
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("layout", cases.LAYOUTS)
 def test_16_bits_and_layouts(backend, device, dtype, layout):

@@ -25,7 +25,11 @@ def lengths(cu):
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("ragged", cases.RAGGED, ids=str)
+@pytest.mark.parametrize(
+    "ragged",
+    [cases.RAGGED[0], pytest.param(cases.RAGGED[1], marks=pytest.mark.simulated), cases.RAGGED[2]],
+    ids=str,
+)
 @pytest.mark.parametrize("heads", [(4, 4), (4, 1)], ids=str)
 def test_against_float64(backend, device, ragged, options, heads, poisoned_allocations):
     cu_q, cu_k = ragged

@@ -22,7 +22,11 @@ def inputs(shape, dtype, device):
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("with_sink", [False, True])
-@pytest.mark.parametrize("shape", cases.SPARSE, ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [cases.SPARSE[0], pytest.param(cases.SPARSE[1], marks=pytest.mark.simulated), *cases.SPARSE[2:]],
+    ids=str,
+)
 def test_against_float64(backend, device, shape, with_sink, dtype, poisoned_allocations):
     q, kv, indices = inputs(shape, dtype, device)
     indices[0] = -1  # a token that sees nothing

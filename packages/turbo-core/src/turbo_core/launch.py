@@ -56,7 +56,7 @@ class Launch:
     Attributes:
         kernel: the ``@triton.jit`` function.
         grid: number of programs along each axis.
-        arguments: run-time arguments by name, in the kernel's order; tensors, integers, floats or None.
+        arguments: run-time arguments by name; tensors, integers, floats or None.
         constants: ``tl.constexpr`` arguments by name.
         options: launch options (num_warps, num_stages, and options of the target); they win over `ALWAYS`.
     """
@@ -78,7 +78,11 @@ class Launch:
         types: dict[str, str] = {}
         constants: dict[str, Any] = {}
         attributes: dict[tuple[int, ...], list[list[Any]]] = {}
-        for position, (name, value) in enumerate({**self.arguments, **self.constants}.items()):
+        given = {**self.arguments, **self.constants}
+        for position, name in enumerate(self.kernel.arg_names):
+            if name not in given:
+                continue  # a constant that the kernel has a default for
+            value = given[name]
             if name in self.constants or value is None or (isinstance(value, int) and value == 1):
                 types[name], constants[name] = "constexpr", value
                 continue

@@ -6,19 +6,22 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from turbo_core.backend import BackendType
+from turbo_core.device import device_facts
 from turbo_core.errors import UnsupportedError
 from turbo_core.log import logger
 from turbo_core.requirements import require_torch
 from turbo_core.tune_cache import TuneEntry, key_text
 
 if TYPE_CHECKING:
+    import torch
+
     from turbo_core.dispatch import AutoKernelDispatcher, KernelBackend
 
-__all__ = ["deterministic_mode", "measure_milliseconds", "set_tune_group", "tune", "why_not_tune"]
+__all__ = ["call_key", "deterministic_mode", "measure_milliseconds", "set_tune_group", "tune", "why_not_tune"]
 
 WARM_UP_CALLS = 3
 TIMED_CALLS = 20
@@ -39,6 +42,16 @@ def set_tune_group(group: Any) -> None:
     """
     global _group
     _group = group
+
+
+def call_key(device: torch.device, role: str, values: Iterable[Any]) -> Hashable:
+    """A tuning key of everything in a call: the device, its part of the op, tensors by shape, strides and dtype."""
+    torch = require_torch()
+    facts = device_facts(device)
+    described = tuple(
+        (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value for value in values
+    )
+    return facts.arch, facts.name, role, described
 
 
 def deterministic_mode() -> bool:

@@ -13,6 +13,7 @@ from turbo_attention.layout import empty_like_rows
 from turbo_attention.pytorch.kernels.aiter_attention import AiterBackend
 from turbo_attention.pytorch.kernels.reference import attention_backward, attention_forward
 from turbo_core import AutoKernelDispatcher, BackendType, KernelBackend, PrecisionType, device_facts, why_no_triton
+from turbo_core.tuning import call_key
 
 __all__ = ["AttentionDispatcher", "run_backward", "run_forward"]
 
@@ -115,12 +116,8 @@ class AttentionDispatcher(AutoKernelDispatcher):
 
     @classmethod
     def make_key(cls, call: Call) -> Hashable:
-        facts = device_facts(_forward(call).q.device)
         values = call if isinstance(call, ForwardCall) else (*call.forward, *call[1:])
-        described = tuple(
-            (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value for value in values
-        )
-        return facts.arch, facts.name, cls.role(call), described
+        return call_key(_forward(call).q.device, cls.role(call), values)
 
     @classmethod
     def describe(cls, call: Call) -> str:

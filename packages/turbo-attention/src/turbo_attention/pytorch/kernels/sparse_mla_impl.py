@@ -11,6 +11,7 @@ import torch
 from turbo_attention.pytorch.kernels.sparse_mla_reference import sparse_mla_backward, sparse_mla_forward
 from turbo_attention.sparse_calls import SparseBackward, SparseForward, SparseGradients, SparseResult
 from turbo_core import AutoKernelDispatcher, BackendType, KernelBackend, PrecisionType, device_facts, why_no_triton
+from turbo_core.tuning import call_key
 
 __all__ = ["SparseMlaDispatcher", "run_backward", "run_forward"]
 
@@ -76,12 +77,8 @@ class SparseMlaDispatcher(AutoKernelDispatcher):
 
     @classmethod
     def make_key(cls, call: Call) -> Hashable:
-        facts = device_facts(_forward(call).q.device)
         values = call if isinstance(call, SparseForward) else (*call.forward, *call[1:])
-        described = tuple(
-            (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value for value in values
-        )
-        return facts.arch, facts.name, cls.role(call), described
+        return call_key(_forward(call).q.device, cls.role(call), values)
 
     @classmethod
     def describe(cls, call: Call) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from turbo_core import AutoKernelDispatcher, BackendType, KernelBackend, PrecisionType, device_facts, why_no_triton
+from turbo_core.tuning import call_key
 from turbo_norm_act.pytorch.kernels.reference import glu_backward_reference, glu_forward_reference
 from turbo_norm_act.values import Formula
 
@@ -118,11 +119,7 @@ class GluDispatcher(AutoKernelDispatcher):
 
     @classmethod
     def make_key(cls, call: Call) -> Hashable:
-        facts = device_facts(call.gate.device)
-        described = tuple(
-            (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value for value in call
-        )
-        return facts.arch, facts.name, cls.role(call), described
+        return call_key(call.gate.device, cls.role(call), call)
 
     @classmethod
     def describe(cls, call: Call) -> str:

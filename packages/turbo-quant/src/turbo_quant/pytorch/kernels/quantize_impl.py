@@ -11,6 +11,7 @@ import torch
 
 from turbo_core import AutoKernelDispatcher, BackendType, KernelBackend, PrecisionType, device_facts, why_no_triton
 from turbo_core.low_precision import ScalingGranularity, fp8_max
+from turbo_core.tuning import call_key
 from turbo_quant.calls import (
     DequantizeFloatCall,
     DequantizeMxCall,
@@ -128,11 +129,7 @@ class QuantizeDispatcher(AutoKernelDispatcher):
 
     @classmethod
     def make_key(cls, call: Call) -> Hashable:
-        facts = device_facts(_data(call).device)
-        described = tuple(
-            (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value for value in call
-        )
-        return facts.arch, facts.name, type(call).__name__, described
+        return call_key(_data(call).device, type(call).__name__, call)
 
     @classmethod
     def describe(cls, call: Call) -> str:

@@ -39,9 +39,28 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FP8_ROWS", "AttentionGradients", "AttentionResult", "BackwardCall", "ForwardCall", "Fp8Call", "Fp8Scales"]
+__all__ = [
+    "AMAX_FLOOR",
+    "FP8_ROWS",
+    "AttentionGradients",
+    "AttentionResult",
+    "BackwardCall",
+    "ForwardCall",
+    "Fp8Call",
+    "Fp8Scales",
+    "dropout_terms",
+]
 
 FP8_ROWS = 64
+AMAX_FLOOR = 1e-12  # of a block of FP8_ROWS rows, as of TENSORWISE and ROWWISE in turbo_quant
+_DROPOUT_STEPS = 2**24
+
+
+def dropout_terms(dropout_p: float) -> tuple[int, float]:
+    """The threshold that kept words reach, and 1 / (1 - dropout_p) of the probability that it makes."""
+    threshold = round(dropout_p * _DROPOUT_STEPS)
+    kept = _DROPOUT_STEPS - threshold
+    return threshold, _DROPOUT_STEPS / kept if kept else 0.0
 
 
 class ForwardCall(NamedTuple):

@@ -17,6 +17,7 @@ from turbo_attention.calls import (
     BackwardCall,
     ForwardCall,
     Fp8Scales,
+    dropout_terms,
 )
 from turbo_attention.layout import empty_like_rows
 from turbo_attention.triton.backward_kv_kernel import backward_kv_kernel
@@ -32,7 +33,6 @@ __all__ = ["backward", "forward", "plan_backward", "plan_forward"]
 
 _WIDE_STRIDE = 2**31 // 256  # elements between rows from which 32-bit offsets inside a tile of 128 rows may not do
 _DELTA_ROWS = 64
-DROPOUT_STEPS = 2**24
 
 
 def forward(call: ForwardCall, scales: Fp8Scales | None = None) -> AttentionResult:
@@ -77,9 +77,7 @@ class _Common:
         self.widest = max(self.block_d + self.tail_d, self.block_v)
         self.element_bytes = q.element_size()
         self.even_d, self.even_v = self.block_d + self.tail_d == self.D, self.block_v == self.DV
-        self.threshold = round(call.dropout_p * DROPOUT_STEPS)
-        kept = DROPOUT_STEPS - self.threshold
-        self.keep_scale = DROPOUT_STEPS / kept if kept else 0.0
+        self.threshold, self.keep_scale = dropout_terms(call.dropout_p)
         self.window = call.left + call.right + 1 if call.left >= 0 and call.right >= 0 else None
         extras = call.bias is not None or call.alibi_slopes is not None or call.softcap > 0 or call.rng is not None
         self.brings = "any" if extras else "plain" if self.ragged or call.left >= 0 else "whole"
@@ -101,14 +99,27 @@ class _Common:
             brings = {"whole": "plain"}.get(brings, "any")  # masks of columns need scalar registers as well
         return choose_tile(kernel, self.widest, self.element_bytes, self.window, brings, facts)
 
+    def blocks(self, tile: Tile) -> dict[str, int]:
+        widths = dict(BLOCK_D=self.block_d, TAIL_D=self.tail_d, BLOCK_V=self.block_v)
+        return dict(BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, **widths)
+
     def lse_strides(self, lse: torch.Tensor) -> dict[str, int]:
         """Of sequence and head; ragged sequences lie in one row per head."""
         return dict(stride_lse_b=0 if self.ragged else lse.stride(0), stride_lse_h=lse.stride(1))
 
     def extras(self, call: ForwardCall) -> dict[str, Any]:
+        """What a call may bring beside q, k and v, and the strides of q, k and v."""
         bias, alibi = call.bias, call.alibi_slopes
         return dict(
-            zip(("stride_bias_b", "stride_bias_h", "stride_bias_m", "stride_bias_n"), _strides(bias, 4), strict=True),
+            bias=bias,
+            alibi_slopes=alibi,
+            rng=call.rng,
+            cu_seqlens_q=call.cu_seqlens_q,
+            cu_seqlens_k=call.cu_seqlens_k,
+            **_named("q", call.q),
+            **_named("k", call.k),
+            **_named("v", call.v),
+            **dict(zip((f"stride_bias_{axis}" for axis in "bhmn"), _strides(bias, 4), strict=True)),
             stride_alibi_b=_strides(alibi, 2)[0],
             stride_alibi_h=_strides(alibi, 2)[1],
         )
@@ -161,38 +172,23 @@ def plan_forward(
     out = empty_like_rows(q, common.DV, None if scales is None else scales.out_dtype)
     lse = torch.empty((q.shape[0], common.heads, q.shape[1]), dtype=torch.float32, device=q.device)
     tiles = -(-call.max_seqlen_q // tile.block_m)
-    described = None
-    if facts.arch == "sm_90" and common.even_d and common.even_v and common.element_bytes == 2:
-        described = flattened((q, tile.block_m), (k, tile.block_n), (v, tile.block_n))
-    sources = _sources(described, common, q, k, v)
+    sources, described = _sources(common, tile, facts, q, k, v)
     arguments = dict(
         **sources,
         out=out,
         lse=lse,
-        bias=call.bias,
-        alibi_slopes=call.alibi_slopes,
         sink=call.sink,
-        rng=call.rng,
-        cu_seqlens_q=call.cu_seqlens_q,
-        cu_seqlens_k=call.cu_seqlens_k,
         scale_q=None if scales is None else scales.q,
         scale_k=None if scales is None else scales.k,
         scale_v=None if scales is None else scales.v,
-        **_named("q", q),
-        **_named("k", k),
-        **_named("v", v),
         **_named("o", out),
         **common.lse_strides(lse),
         **common.extras(call),
         **common.scalars(call, tiles),
     )
     constants = dict(
-        BLOCK_M=tile.block_m,
-        BLOCK_N=tile.block_n,
-        BLOCK_D=common.block_d,
-        TAIL_D=common.tail_d,
-        BLOCK_V=common.block_v,
-        DESCRIPTOR=described is not None,
+        **common.blocks(tile),
+        DESCRIPTOR=described,
         EVEN_N=common.even(call.max_seqlen_k, tile.block_n),
         **common.flags,
         FP8_MAX=0.0 if scales is None else fp8_max(q.dtype),
@@ -204,12 +200,19 @@ def plan_forward(
 
 
 def _sources(
-    described: Any, common: _Common, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *more: torch.Tensor
-) -> dict[str, Any]:
-    """The kernel's arguments q, q_tail, k, k_tail, v (, do): tensors or descriptors of their blocks."""
+    common: _Common, tile: Tile, facts: DeviceFacts, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    do: torch.Tensor | None = None,
+) -> tuple[dict[str, Any], bool]:  # fmt: skip
+    """The kernel's arguments q, q_tail, k, k_tail, v (, do), and whether they are descriptors of their blocks."""
+    operands = [(q, tile.block_m), (k, tile.block_n), (v, tile.block_n)]
+    if do is not None:
+        operands.append((do, tile.block_m))
+    described = None
+    if facts.arch == "sm_90" and common.even_d and common.even_v and common.element_bytes == 2:
+        described = flattened(*operands)
     if described is None:
-        names = ("q", "q_tail", "k", "k_tail", "v", "do")
-        return dict(zip(names, (q, q, k, k, v, *more), strict=False))
+        sources: dict[str, Any] = dict(q=q, q_tail=q, k=k, k_tail=k, v=v)
+        return (sources if do is None else {**sources, "do": do}), False
     whole, tail = common.block_d, common.tail_d
     sources = dict(
         q=described[0].descriptor(whole),
@@ -218,9 +221,9 @@ def _sources(
         k_tail=described[1].descriptor(tail) if tail else None,
         v=described[2].descriptor(common.block_v),
     )
-    if more:
+    if do is not None:
         sources["do"] = described[3].descriptor(common.block_v)
-    return sources
+    return sources, True
 
 
 # --- backward ---------------------------------------------------------------------------------------------------------
@@ -248,43 +251,22 @@ def plan_backward(
     wide = common.flags["WIDE"] or do.stride(1) >= _WIDE_STRIDE or call.out.stride(1) >= _WIDE_STRIDE
     common.flags["WIDE"] = wide
     launches = [_plan_delta(call, common, delta, lse_log2, wide)]
-
-    even_m = common.even(fwd.max_seqlen_q, tile.block_m)
-    described = None
-    if facts.arch == "sm_90" and common.even_d and common.even_v and common.element_bytes == 2:
-        described = flattened((q, tile.block_m), (k, tile.block_n), (v, tile.block_n), (do, tile.block_m))
+    shared, described = _backward_inputs(call, common, tile, facts, delta, lse_log2)
     key_tiles = -(-fwd.max_seqlen_k // tile.block_n)
     arguments = dict(
-        **_sources(described, common, q, k, v, do),
+        **shared,
         dk=dk,
         dv=dv,
         dbias=dbias,
-        lse_log2=lse_log2,
-        delta=delta,
-        bias=fwd.bias,
-        alibi_slopes=fwd.alibi_slopes,
-        rng=fwd.rng,
-        cu_seqlens_q=fwd.cu_seqlens_q,
-        cu_seqlens_k=fwd.cu_seqlens_k,
-        **_named("q", q),
-        **_named("k", k),
-        **_named("v", v),
-        **_named("do", do),
         **_named("dk", dk),
         **_named("dv", dv),
-        **common.lse_strides(call.lse),
         **_dbias_strides(dbias),
-        **common.extras(fwd),
         **common.scalars(fwd, key_tiles),
     )
     constants = dict(
-        BLOCK_M=tile.block_m,
-        BLOCK_N=tile.block_n,
-        BLOCK_D=common.block_d,
-        TAIL_D=common.tail_d,
-        BLOCK_V=common.block_v,
-        DESCRIPTOR=described is not None,
-        EVEN_M=even_m,
+        **common.blocks(tile),
+        DESCRIPTOR=described,
+        EVEN_M=common.even(fwd.max_seqlen_q, tile.block_m),
         EVEN_N=common.even(fwd.max_seqlen_k, tile.block_n),
         **common.flags,
         WANT_DBIAS=dbias is not None,
@@ -295,6 +277,28 @@ def plan_backward(
     q_tile = tiles_of.get("q") or common.tile("q", facts)
     launches.append(_plan_q(call, common, q_tile, facts, dq, delta, lse_log2))
     return AttentionGradients(dq, dk, dv, dbias, None), launches, delta
+
+
+def _backward_inputs(
+    call: BackwardCall,
+    common: _Common,
+    tile: Tile,
+    facts: DeviceFacts,
+    delta: torch.Tensor,
+    lse_log2: torch.Tensor,
+) -> tuple[dict[str, Any], bool]:
+    """What both kernels read, and whether q, k, v and do are descriptors."""
+    fwd = call.forward
+    sources, described = _sources(common, tile, facts, fwd.q, fwd.k, fwd.v, call.dout)
+    inputs = dict(
+        **sources,
+        lse_log2=lse_log2,
+        delta=delta,
+        **_named("do", call.dout),
+        **common.lse_strides(call.lse),
+        **common.extras(fwd),
+    )
+    return inputs, described
 
 
 def _dbias_strides(dbias: torch.Tensor | None) -> dict[str, int]:
@@ -339,37 +343,17 @@ def _plan_q(
     lse_log2: torch.Tensor,
 ) -> Launch:
     fwd = call.forward
-    q, k, v, do = fwd.q, fwd.k, fwd.v, call.dout
     tiles = -(-fwd.max_seqlen_q // tile.block_m)
-    described = None
-    if facts.arch == "sm_90" and common.even_d and common.even_v and common.element_bytes == 2:
-        described = flattened((q, tile.block_m), (k, tile.block_n), (v, tile.block_n), (do, tile.block_m))
+    shared, described = _backward_inputs(call, common, tile, facts, delta, lse_log2)
     arguments = dict(
-        **_sources(described, common, q, k, v, do),
+        **shared,
         dq=dq,
-        lse_log2=lse_log2,
-        delta=delta,
-        bias=fwd.bias,
-        alibi_slopes=fwd.alibi_slopes,
-        rng=fwd.rng,
-        cu_seqlens_q=fwd.cu_seqlens_q,
-        cu_seqlens_k=fwd.cu_seqlens_k,
-        **_named("q", q),
-        **_named("k", k),
-        **_named("v", v),
-        **_named("do", do),
         **_named("dq", dq),
-        **common.lse_strides(call.lse),
-        **common.extras(fwd),
         **common.scalars(fwd, tiles),
     )
     constants = dict(
-        BLOCK_M=tile.block_m,
-        BLOCK_N=tile.block_n,
-        BLOCK_D=common.block_d,
-        TAIL_D=common.tail_d,
-        BLOCK_V=common.block_v,
-        DESCRIPTOR=described is not None,
+        **common.blocks(tile),
+        DESCRIPTOR=described,
         EVEN_N=common.even(fwd.max_seqlen_k, tile.block_n),
         **common.flags,
         XCDS=facts.xcds,

@@ -14,14 +14,12 @@ import torch
 import triton
 import triton.language as tl
 
-from turbo_attention.calls import FP8_ROWS
+from turbo_attention.calls import AMAX_FLOOR, FP8_ROWS
 from turbo_attention.layout import empty_like_rows
 from turbo_core.launch import Launch, power_of_two
 from turbo_core.low_precision import fp8_max
 
 __all__ = ["plan_quantize_rows", "quantize_rows"]
-
-AMAX_FLOOR = 1e-12
 
 
 @triton.jit

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import torch
 
-from turbo_attention.calls import FP8_ROWS, AttentionResult, Fp8Call
+from turbo_attention.calls import AMAX_FLOOR, FP8_ROWS, AttentionResult, Fp8Call
 from turbo_attention.layout import empty_like_rows
 from turbo_attention.pytorch.kernels.reference import attention_forward
 from turbo_core.low_precision import fp8_max
 
 __all__ = ["dequantize_rows", "fp8_attention_forward", "quantize_rows"]
-
-AMAX_FLOOR = 1e-12
 
 
 def _blocks(x: torch.Tensor) -> torch.Tensor:

@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 import torch
 
-from turbo_attention.calls import AttentionGradients, AttentionResult, BackwardCall, ForwardCall
+from turbo_attention.calls import AttentionGradients, AttentionResult, BackwardCall, ForwardCall, dropout_terms
 from turbo_attention.layout import empty_like_rows
 from turbo_quant.pytorch.kernels.philox import philox_words
 
-__all__ = ["DROPOUT_STEPS", "attention_backward", "attention_forward", "attention_probabilities"]
+__all__ = ["attention_backward", "attention_forward", "attention_probabilities"]
 
-DROPOUT_STEPS = 2**24
 _SCORES = 2**24  # of one chunk of queries
 _MASK32 = 2**32 - 1
 
@@ -111,13 +110,12 @@ def _kept(call: ForwardCall, number: int, i: torch.Tensor, j: torch.Tensor) -> t
     if call.rng is None:
         return None
     heads = call.q.shape[2]
-    threshold = round(call.dropout_p * DROPOUT_STEPS)
+    threshold, scale = dropout_terms(call.dropout_p)
     head = torch.arange(number * heads, (number + 1) * heads, device=i.device)[:, None, None]
     seed, offset = call.rng.unbind()
     shape = (heads, i.shape[0], j.shape[1])
     counter = (j.expand(shape), i.expand(shape), head.expand(shape), (offset & _MASK32).expand(shape))
     words = philox_words(counter, (seed & _MASK32, (seed >> 32) & _MASK32))[..., 0]
-    scale = DROPOUT_STEPS / (DROPOUT_STEPS - threshold) if threshold < DROPOUT_STEPS else 0.0
     return ((words >> 8) >= threshold).to(_compute_dtype(call)) * scale
 
 

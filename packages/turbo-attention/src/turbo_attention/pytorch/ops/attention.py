@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,36 +17,83 @@ from turbo_attention.pytorch.ops.library import attention
 from turbo_core import OpInfo, UnsupportedError
 from turbo_quant import rng_state
 
-__all__ = ["FLASH_ATTN", "FLASH_ATTN_VARLEN", "flash_attn_func", "flash_attn_varlen_func", "make_call"]
+__all__ = [
+    "FLASH_ATTN",
+    "FLASH_ATTN_VARLEN",
+    "call_arguments",
+    "dense_call",
+    "flash_attn_func",
+    "flash_attn_varlen_func",
+]
 
 _Optional = torch.Tensor | None
 _Result = torch.Tensor | tuple[torch.Tensor, ...]
 
 
-def make_call(
+def dense_call(
+    op: str,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size: tuple[int, int],
+    *,
     bias: _Optional,
-    alibi_slopes: _Optional,
-    sink: _Optional,
-    softcap: float,
+    **options: Any,
+) -> ForwardCall:
+    """The arguments of a dense attention, checked, as the backends take them; ``options`` as for `_call`."""
+    check_dense(op, q, k, v)
+    if bias is not None:
+        check_bias(op, bias, q, k)
+        bias = bias.expand(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+    return _call(op, q, k, v, bias, None, None, q.shape[1], k.shape[1], q.shape[0], **options)
+
+
+def _ragged_call(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    bias: _Optional,
+    **options: Any,
+) -> ForwardCall:
+    """Likewise for sequences that lie one after another."""
+    op = "flash_attn_varlen_func"
+    check_ragged(op, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    if bias is not None:
+        raise UnsupportedError(f"{op}: bias is a {type(bias).__name__}; None is accepted")
+    q, k, v = (tensor.unsqueeze(0) for tensor in (q, k, v))
+    sequences = cu_seqlens_q.shape[0] - 1
+    return _call(
+        op, q, k, v, None, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, sequences, **options
+    )  # fmt: skip
+
+
+def _call(
+    op: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: _Optional,
     cu_seqlens_q: _Optional,
     cu_seqlens_k: _Optional,
     max_seqlen_q: int,
     max_seqlen_k: int,
     sequences: int,
+    *,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    alibi_slopes: _Optional,
+    sink: _Optional,
+    softcap: float,
 ) -> ForwardCall:
-    """The checked arguments, on [B,S,H,D] tensors, as the backends take them."""
-    heads = q.shape[2]
-    if bias is not None:
-        bias = bias.expand(q.shape[0], heads, q.shape[1], k.shape[1])
+    check_options(op, q, dropout_p, softmax_scale, window_size, alibi_slopes, sink, softcap, sequences)
     if alibi_slopes is not None:
-        alibi_slopes = alibi_slopes.detach().float().expand(sequences, heads)
+        alibi_slopes = alibi_slopes.detach().float().expand(sequences, q.shape[2])
     return ForwardCall(
         q,
         k,
@@ -126,14 +175,20 @@ def flash_attn_func(
 
     Source: Dao et al., FlashAttention-2 (2023); sinks: OpenAI gpt-oss (2025).
     """
-    check_dense("flash_attn_func", q, k, v)
-    check_options("flash_attn_func", q, dropout_p, softmax_scale, window_size, alibi_slopes, sink, softcap, q.shape[0])
-    if bias is not None:
-        check_bias("flash_attn_func", bias, q, k)
-    call = make_call(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, bias, alibi_slopes, sink, softcap, None, None,
-        q.shape[1], k.shape[1], q.shape[0]
-    )  # fmt: skip
+    call = dense_call(
+        "flash_attn_func",
+        q,
+        k,
+        v,
+        dropout_p=dropout_p,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        bias=bias,
+        alibi_slopes=alibi_slopes,
+        sink=sink,
+        softcap=softcap,
+    )
     return _result(call, False, deterministic, return_lse, return_attn_probs)
 
 
@@ -175,16 +230,23 @@ def flash_attn_varlen_func(
     Raises:
         as `flash_attn_func`.
     """
-    op = "flash_attn_varlen_func"
-    check_ragged(op, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    sequences = cu_seqlens_q.shape[0] - 1
-    check_options(op, q, dropout_p, softmax_scale, window_size, alibi_slopes, sink, softcap, sequences)
-    if bias is not None:
-        raise UnsupportedError(f"{op}: bias is a {type(bias).__name__}; None is accepted")
-    call = make_call(
-        *(tensor.unsqueeze(0) for tensor in (q, k, v)), dropout_p, softmax_scale, causal, window_size, None,
-        alibi_slopes, sink, softcap, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, sequences
-    )  # fmt: skip
+    call = _ragged_call(
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        dropout_p=dropout_p,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        bias=bias,
+        alibi_slopes=alibi_slopes,
+        sink=sink,
+        softcap=softcap,
+    )
     return _result(call, True, deterministic, return_lse, return_attn_probs)
 
 
@@ -198,62 +260,20 @@ def _with_backward(call: ForwardCall) -> dict[str, Any]:
     return {"forward": call, "backward": BackwardCall(call, out, lse, out, None, False, call.bias is not None)}
 
 
-def _dense_calls(
-    q: Any,
-    k: Any,
-    v: Any,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    bias: _Optional = None,
-    alibi_slopes: _Optional = None,
-    deterministic: bool = False,
-    return_lse: bool = False,
-    return_attn_probs: bool = False,
-    sink: _Optional = None,
-    *,
-    softcap: float = 0.0,
-) -> dict[str, Any]:
-    check_dense("flash_attn_func", q, k, v)
-    return _with_backward(
-        make_call(
-            q, k, v, dropout_p, softmax_scale, causal, window_size, bias, alibi_slopes, sink, softcap, None, None,
-            q.shape[1], k.shape[1], q.shape[0]
-        )
-    )  # fmt: skip
+def call_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Arguments of a public function by name, defaults filled in, without those that say what to return."""
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    results = ("deterministic", "return_lse", "return_attn_probs")
+    return {name: value for name, value in bound.arguments.items() if name not in results}
 
 
-def _ragged_calls(
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    bias: _Optional = None,
-    alibi_slopes: _Optional = None,
-    deterministic: bool = False,
-    return_lse: bool = False,
-    return_attn_probs: bool = False,
-    sink: _Optional = None,
-    *,
-    softcap: float = 0.0,
-) -> dict[str, Any]:
-    op = "flash_attn_varlen_func"
-    check_ragged(op, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    return _with_backward(
-        make_call(
-            *(tensor.unsqueeze(0) for tensor in (q, k, v)), dropout_p, softmax_scale, causal, window_size, None,
-            alibi_slopes, sink, softcap, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-            cu_seqlens_q.shape[0] - 1
-        )
-    )  # fmt: skip
+def _dense_calls(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    return _with_backward(dense_call("flash_attn_func", **call_arguments(flash_attn_func, *args, **kwargs)))
+
+
+def _ragged_calls(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    return _with_backward(_ragged_call(**call_arguments(flash_attn_varlen_func, *args, **kwargs)))
 
 
 def _dense_example(device: torch.device) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from turbo_attention.pytorch.kernels.attention_impl import run_backward, run_for
 from turbo_attention.pytorch.kernels.fp8_impl import Fp8AttentionDispatcher, quantize, run_fp8_forward
 from turbo_attention.pytorch.kernels.fp8_reference import dequantize_rows
 from turbo_attention.pytorch.kernels.reference import attention_probabilities
-from turbo_attention.pytorch.ops.attention import make_call
-from turbo_attention.pytorch.ops.checks import check_bias, check_dense, check_options
+from turbo_attention.pytorch.ops.attention import call_arguments, dense_call
 from turbo_core import OpInfo, UnsupportedError
 from turbo_core.low_precision import Float8QuantConfig, Format, ScalingGranularity, fp8_dtype
 
@@ -197,16 +196,21 @@ def flash_attn_fp8_func(
     Raises:
         as `flash_attn_func`; the choice of backend is that of precision FP8 in the forward.
     """
-    op = "flash_attn_fp8_func"
     _check_config(fp8_config)
-    check_dense(op, q, k, v)
-    check_options(op, q, dropout_p, softmax_scale, window_size, alibi_slopes, sink, softcap, q.shape[0])
-    if bias is not None:
-        check_bias(op, bias, q, k)
-    call = make_call(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, bias, alibi_slopes, sink, softcap, None, None,
-        q.shape[1], k.shape[1], q.shape[0]
-    )  # fmt: skip
+    call = dense_call(
+        "flash_attn_fp8_func",
+        q,
+        k,
+        v,
+        dropout_p=dropout_p,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        bias=bias,
+        alibi_slopes=alibi_slopes,
+        sink=sink,
+        softcap=softcap,
+    )
     out, lse, *payloads_and_scales = torch.ops.turbo_attention.attention_fp8(
         *call[:12], deterministic or torch.are_deterministic_algorithms_enabled()
     )
@@ -224,32 +228,12 @@ def flash_attn_fp8_func(
 # --- for turbo_core.explain and the doctor --------------------------------------------------------------------------
 
 
-def _calls(
-    q: Any,
-    k: Any,
-    v: Any,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    bias: _Optional = None,
-    alibi_slopes: _Optional = None,
-    deterministic: bool = False,
-    return_lse: bool = False,
-    return_attn_probs: bool = False,
-    fp8_config: Float8QuantConfig | None = None,
-    *,
-    sink: _Optional = None,
-    softcap: float = 0.0,
-) -> dict[str, Any]:
-    _check_config(fp8_config)
-    check_dense("flash_attn_fp8_func", q, k, v)
-    call = make_call(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, bias, alibi_slopes, sink, softcap, None, None,
-        q.shape[1], k.shape[1], q.shape[0]
-    )  # fmt: skip
-    scale = q.new_empty((1, 1, 1), dtype=torch.float32)
-    return {"forward": Fp8Call(call, Fp8Scales(scale, scale, scale, q.dtype))}
+def _calls(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    arguments = call_arguments(flash_attn_fp8_func, *args, **kwargs)
+    _check_config(arguments.pop("fp8_config"))
+    call = dense_call("flash_attn_fp8_func", **arguments)
+    scale = call.q.new_empty((1, 1, 1), dtype=torch.float32)  # only metadata are read
+    return {"forward": Fp8Call(call, Fp8Scales(scale, scale, scale, call.q.dtype))}
 
 
 def _example(device: torch.device) -> dict[str, Any]:

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 from turbo_attention.pytorch.kernels.sparse_mla_impl import SparseMlaDispatcher, run_backward, run_forward
-from turbo_attention.pytorch.ops.checks import DTYPES
+from turbo_attention.pytorch.ops.checks import DTYPES, refuse
 from turbo_attention.sparse_calls import SparseBackward, SparseForward
-from turbo_core import OpInfo, UnsupportedError
+from turbo_core import OpInfo
 
 __all__ = ["SPARSE_MLA", "sparse_mla_func"]
 
+_OP = "sparse_mla_func"
 _Optional = torch.Tensor | None
 
 _library = torch.library.Library("turbo_attention", "FRAGMENT")
@@ -102,34 +103,24 @@ torch.library.register_fake("turbo_attention::sparse_mla_backward", _sparse_mla_
 torch.library.register_autograd("turbo_attention::sparse_mla", _backward, setup_context=_setup_context, lib=_library)
 
 
-def _what(value: Any) -> str:
-    if not isinstance(value, torch.Tensor):
-        return repr(value)
-    return f"a tensor of shape {list(value.shape)}, {value.dtype}, on {value.device}"
-
-
-def _refuse(name: str, value: Any, accepted: str) -> None:
-    raise UnsupportedError(f"sparse_mla_func: {name} is {_what(value)}; {accepted}")
-
-
 def _check(q: Any, kv: Any, topk_indices: Any, attn_sink: Any, kv_lora_rank: Any, scale: Any) -> None:
     if not isinstance(q, torch.Tensor) or q.dim() != 3 or q.dtype not in DTYPES or q.shape[2] == 0:
-        _refuse("q", q, f"[tokens, heads, head_dim] in one of {', '.join(map(str, DTYPES))} is accepted")
+        refuse(_OP, "q", q, f"[tokens, heads, head_dim] in one of {', '.join(map(str, DTYPES))} is accepted")
     good = isinstance(kv, torch.Tensor) and (kv.dim() == 2 or (kv.dim() == 3 and kv.shape[1] == 1))
     if not good or kv.shape[-1] != q.shape[2] or kv.dtype != q.dtype or kv.device != q.device:
-        _refuse("kv", kv, f"[rows, {q.shape[2]}] or [rows, 1, {q.shape[2]}], {q.dtype}, on {q.device} is accepted")
+        refuse(_OP, "kv", kv, f"[rows, {q.shape[2]}] or [rows, 1, {q.shape[2]}], {q.dtype}, on {q.device} is accepted")
     good = isinstance(topk_indices, torch.Tensor) and topk_indices.dim() == 2 and topk_indices.dtype == torch.int32
     if not good or topk_indices.shape[0] != q.shape[0] or topk_indices.device != q.device:
-        _refuse("topk_indices", topk_indices, f"int32 [{q.shape[0]}, topk] on {q.device} is accepted")
+        refuse(_OP, "topk_indices", topk_indices, f"int32 [{q.shape[0]}, topk] on {q.device} is accepted")
     if attn_sink is not None:
         good = isinstance(attn_sink, torch.Tensor) and attn_sink.shape == (q.shape[1],) and attn_sink.dtype in DTYPES
         if not good or attn_sink.device != q.device:
-            _refuse("attn_sink", attn_sink, f"float32 [{q.shape[1]}] on {q.device} is accepted")
+            refuse(_OP, "attn_sink", attn_sink, f"float32 [{q.shape[1]}] on {q.device} is accepted")
     if isinstance(kv_lora_rank, bool) or not isinstance(kv_lora_rank, int) or not 0 < kv_lora_rank <= q.shape[2]:
-        _refuse("kv_lora_rank", kv_lora_rank, f"1 to {q.shape[2]}, the head dim of q, is accepted")
+        refuse(_OP, "kv_lora_rank", kv_lora_rank, f"1 to {q.shape[2]}, the head dim of q, is accepted")
     number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
     if scale is not None and not (number and math.isfinite(scale)):
-        _refuse("scale", scale, "a finite number or None (head_dim ** -0.5) is accepted")
+        refuse(_OP, "scale", scale, "a finite number or None (head_dim ** -0.5) is accepted")
 
 
 def sparse_mla_func(

@@ -18,7 +18,7 @@ from turbo_core.requirements import require_torch
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ALWAYS", "Launch", "Signature", "power_of_two"]
+__all__ = ["ALWAYS", "Launch", "Signature", "on_device", "power_of_two"]
 
 # torch dtype -> Triton's pointer type; torch's types without one here go through a view as uint8
 _POINTERS = {
@@ -35,6 +35,12 @@ _POINTERS = {
     "int8": "*i8",
     "uint8": "*u8",
 }
+
+_MAX_STARTED = 4096
+
+# Kernels that were started on a device, by all that Triton specialises a compilation on: `Launch.run` starts them again
+# by themselves, since Triton's own search takes longer than a small kernel runs.
+_started: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
 # on every target, unless a launch's options say otherwise: a fused multiply-add rounds once, and so is never less exact
 ALWAYS = {"enable_fp_fusion": True}
@@ -67,10 +73,47 @@ class Launch:
     constants: Mapping[str, Any]
     options: Mapping[str, int] = field(default_factory=dict)
 
-    def run(self, device: torch.device) -> None:
-        """Start it on the current stream of ``device``, which need not be the current device."""
-        with _on_device(device):
-            self.kernel[self.grid](**self.arguments, **self.constants, **{**ALWAYS, **self.options})
+    def run(self, device: torch.device) -> Any:
+        """Start it on the current stream of ``device``, which need not be the current device.
+
+        Returns what Triton compiled; None but on a GPU: the interpreter compiles nothing, and a simulator may be
+        switched on and off.
+        """
+        with on_device(device):
+            if device.type != "cuda":
+                self._search()
+                return None
+            key = (id(self.kernel), device.index, *self._specialisation())
+            _, compiled = _started.get(key, (None, None))
+            if compiled is not None:
+                compiled[self.whole_grid()](*self.by_position())
+                return compiled
+            if len(_started) >= _MAX_STARTED:
+                _started.clear()
+            compiled = self._search()
+            _started[key] = (self.kernel, compiled)  # the kernel is kept, so that nothing else gets its id
+            return compiled
+
+    def whole_grid(self) -> tuple[int, ...]:
+        """The grid with all three axes."""
+        return (*self.grid, 1, 1)[:3]
+
+    def _search(self) -> Any:
+        """Start it the way of Triton, which compiles it if need be, and returns what it started."""
+        return self.kernel[self.grid](**self.arguments, **self.constants, **{**ALWAYS, **self.options})
+
+    def by_position(self) -> list[Any]:
+        """All arguments in the kernel's order; None for constants that it has defaults for, which it does not read."""
+        given = {**self.arguments, **self.constants}
+        return [given.get(name) for name in self.kernel.arg_names]
+
+    def _specialisation(self) -> tuple[Any, ...]:
+        """What decides, for this kernel, which compilation Triton takes."""
+        constants = tuple(self.constants.values())
+        return (
+            *map(_specialise, self.arguments.values()), constants, tuple(map(type, constants)),
+            tuple(self.constants), tuple(self.arguments), tuple(self.options.items())
+        )  # fmt: skip
 
     def signature(self) -> Signature:
         """The specialisation that `run` would compile: 1 is a constant, multiples of 16 are told to the compiler."""
@@ -104,7 +147,20 @@ def power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def _on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+def _specialise(value: Any) -> Any:
+    """What Triton tells argument values apart by; on no account less."""
+    if isinstance(value, bool) or value is None or isinstance(value, float):
+        return type(value)
+    if isinstance(value, int):
+        return value if value == 1 else (value % 16 == 0, -(2**31) <= value < 2**31, value >= 2**63)
+    if hasattr(value, "block_shape"):  # a tensor descriptor
+        return (value.base.dtype, tuple(value.block_shape), value.padding)
+    # past 2 GiB Triton on AMD compiles other loads
+    return (value.dtype, value.data_ptr() % 16 == 0, value.untyped_storage().nbytes() >= 2**31)
+
+
+def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Makes ``device`` the current one: Triton launches on that, which need not be the tensors'."""
     torch = require_torch()
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return contextlib.nullcontext()

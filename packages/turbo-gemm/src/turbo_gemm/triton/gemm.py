@@ -7,9 +7,9 @@ import torch
 
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.errors import UnsupportedError
+from turbo_core.prepared import ALIGNMENT, layout_of
 from turbo_gemm.triton.gemm_kernel import gemm_kernel
 from turbo_gemm.triton.gemm_launch import (
-    ALIGNMENT,
     MAX_REGULAR_STRIDE,
     OUT_DTYPES,
     Plan,
@@ -18,7 +18,6 @@ from turbo_gemm.triton.gemm_launch import (
     descriptor,
     is_regular,
     is_wide,
-    signature,
     stored_layout,
 )
 from turbo_gemm.triton.gemm_tiles import Tile, choose_tile, group_rows, programs_for
@@ -50,7 +49,7 @@ def matmul(
     """
     facts = device_facts(a.device)
     key = (
-        signature(a), signature(b), signature(bias), signature(out), trans_a, trans_b, out_dtype, accumulate,
+        layout_of(a), layout_of(b), layout_of(bias), layout_of(out), trans_a, trans_b, out_dtype, accumulate,
         tile, facts.arch, facts.compute_units, facts.xcds
     )  # fmt: skip
     known = _plans.get(key)

@@ -7,7 +7,6 @@ pays for a look-up and the launch.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +14,11 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from turbo_core.errors import UnsupportedError
-from turbo_core.launch import ALWAYS, Launch
+from turbo_core.launch import ALWAYS, Launch, on_device
+from turbo_core.prepared import ALIGNMENT
 from turbo_gemm.triton.gemm_kernel import NARROW_BYTES
 
 __all__ = [
-    "ALIGNMENT",
     "MAX_REGULAR_STRIDE",
     "OUT_DTYPES",
     "Plan",
@@ -28,12 +27,10 @@ __all__ = [
     "descriptor",
     "is_regular",
     "is_wide",
-    "signature",
     "stored_layout",
 ]
 
 OUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-ALIGNMENT = 16  # bytes: base and row stride of a TMA descriptor; Triton's own test for aligned pointers
 MAX_REGULAR_STRIDE = 2**20  # elements: no block of a table then needs 64-bit offsets
 _MAX_DESCRIPTOR_STRIDE = 2**40  # bytes
 
@@ -64,7 +61,7 @@ class Plan:
         device = tensors[0].device  # type: ignore[union-attr]
         count = len(self.descriptors)
         first = [t if d is None else _fill(d, t) for d, t in zip(self.descriptors, tensors[:count], strict=True)]
-        with _on_device(device):
+        with on_device(device):
             if self.compiled is not None:
                 self.compiled[(self.programs, 1, 1)](*first, *tensors[count:], *self.scalars, *self.constants.values())
                 return
@@ -92,16 +89,6 @@ class PlanCache(dict[tuple[Any, ...], Any]):
             self.clear()
         self[key] = plan
         return plan
-
-
-def signature(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
-    """What a plan may depend on; the storage's size too, for Triton on AMD compiles another kernel past 2 GiB."""
-    if tensor is None:
-        return None
-    return (
-        tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % ALIGNMENT,
-        tensor.untyped_storage().nbytes() >= 2**31
-    )  # fmt: skip
 
 
 def check_c(
@@ -186,10 +173,3 @@ def _fill(fields: dict[str, Any], tensor: torch.Tensor | None) -> TensorDescript
     filled: TensorDescriptor = object.__new__(TensorDescriptor)
     filled.__dict__.update(fields, base=tensor)
     return filled
-
-
-def _on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Triton launches on the current device, which need not be the tensors'."""
-    if device.type != "cuda" or device.index == torch.cuda.current_device():
-        return contextlib.nullcontext()
-    return torch.cuda.device(device)

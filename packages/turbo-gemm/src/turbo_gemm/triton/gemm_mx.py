@@ -10,8 +10,9 @@ import torch
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.errors import UnsupportedError
 from turbo_core.low_precision import MX_BLOCK_SIZE, MX_PADDING
+from turbo_core.prepared import layout_of
 from turbo_gemm.triton.gemm_fp8_tiles import choose_fp8_tile
-from turbo_gemm.triton.gemm_launch import Plan, PlanCache, check_c, is_regular, is_wide, signature
+from turbo_gemm.triton.gemm_launch import Plan, PlanCache, check_c, is_regular, is_wide
 from turbo_gemm.triton.gemm_mx_kernel import gemm_mx_kernel
 from turbo_gemm.triton.gemm_pack import Packing, plan_packing, row_stride
 from turbo_gemm.triton.gemm_tiles import Tile, group_rows, programs_for
@@ -56,7 +57,7 @@ def matmul_mx(
     a, b, a_scale, b_scale = (_bytes(name, x) for name, x in zip(_NAMES, (a, b, a_scale, b_scale), strict=True))
     facts = device_facts(a.device)
     key = (
-        signature(a), signature(b), signature(a_scale), signature(b_scale), signature(bias), signature(out),
+        layout_of(a), layout_of(b), layout_of(a_scale), layout_of(b_scale), layout_of(bias), layout_of(out),
         format_a, format_b, out_dtype, accumulate, tile, facts.arch, facts.compute_units, facts.xcds
     )  # fmt: skip
     plan: MxPlan | None = _plans.get(key)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from turbo_gemm.triton.gemm_launch import ALIGNMENT, Plan, is_wide
+from turbo_core.prepared import ALIGNMENT
+from turbo_gemm.triton.gemm_launch import Plan, is_wide
 from turbo_gemm.triton.gemm_pack_kernel import pack_rows_kernel
 
 __all__ = ["Packing", "plan_packing", "row_stride"]

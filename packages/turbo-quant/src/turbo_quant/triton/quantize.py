@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from turbo_core.device import device_facts
+from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.launch import Launch
+from turbo_core.prepared import PreparedLaunches
 from turbo_core.requirements import why_no_triton
 from turbo_quant.calls import (
     DequantizeFloatCall,
@@ -32,34 +34,40 @@ def why_not(call: QuantizeFloatCall | QuantizeMxCall | DequantizeFloatCall | Deq
     return why_no_triton(tensor.device)
 
 
-def _run(launches: Iterable[Launch], device: torch.device) -> None:
-    for launch in launches:
-        launch.run(device)
+_prepared = PreparedLaunches()
+
+
+def _run(
+    name: str, call: Any, device: torch.device, plan: Callable[[Any, DeviceFacts], tuple[Any, list[Launch]]]
+) -> Any:
+    return _prepared.run(name, call, device, lambda: plan(call, device_facts(device)))
 
 
 def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
     """Answer a `QuantizeFloatCall`."""
-    outputs, launches = float_plan.plan_quantize(call, device_facts(call.x.device))
-    _run(launches, call.x.device)
+    outputs: FloatOutputs = _run("quantize", call, call.x.device, float_plan.plan_quantize)
     return outputs
 
 
 def quantize_mx(call: QuantizeMxCall) -> MxOutputs:
     """Answer a `QuantizeMxCall`."""
-    outputs, launches = mx_plan.plan_quantize(call, device_facts(call.x.device))
-    _run(launches, call.x.device)
+    device = call.x.device
+    if any(direction is not None and direction.shuffle_scale for direction in (call.row, call.column)):
+        outputs, launches = mx_plan.plan_quantize(call, device_facts(device))  # with zeros where no scale goes
+        for launch in launches:
+            launch.run(device)
+        return outputs
+    outputs = _run("quantize mx", call, device, mx_plan.plan_quantize)
     return outputs
 
 
 def dequantize_float(call: DequantizeFloatCall) -> torch.Tensor:
     """Answer a `DequantizeFloatCall`."""
-    result, launches = float_plan.plan_dequantize(call, device_facts(call.q.device))
-    _run(launches, call.q.device)
+    result: torch.Tensor = _run("dequantize", call, call.q.device, float_plan.plan_dequantize)
     return result
 
 
 def dequantize_mx(call: DequantizeMxCall) -> torch.Tensor:
     """Answer a `DequantizeMxCall`."""
-    result, launches = mx_plan.plan_dequantize(call, device_facts(call.q.device))
-    _run(launches, call.q.device)
+    result: torch.Tensor = _run("dequantize mx", call, call.q.device, mx_plan.plan_dequantize)
     return result

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+"""Launches of calls that repeat: planned once, after that only memory is allocated and tensors are filled in.
+
+A plan (see `turbo_core.launch`) depends on a call's tensors through their sizes, strides, dtypes, device and alignment
+alone. A call that repeats these needs neither the plan nor Triton's search for the compiled kernel again, which take
+several times as long as a small kernel runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from turbo_core.launch import Launch, on_device
+from turbo_core.requirements import require_torch
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ALIGNMENT", "PreparedLaunches", "layout_of"]
+
+ALIGNMENT = 16  # bytes: Triton's own test for aligned pointers
+
+Plan = tuple[Any, list[Launch]]
+
+
+class _Start(NamedTuple):
+    """One kernel: its arguments by position, and which of them are tensors: (position, number of the tensor)."""
+
+    compiled: Any
+    grid: tuple[int, ...]
+    arguments: list[Any]
+    tensors: list[tuple[int, int]]
+
+
+class _Prepared(NamedTuple):
+    """A call without its tensors. Tensors are numbered: inputs, then outputs, then scratch memory.
+
+    Attributes:
+        allocations: size, stride and dtype of outputs and scratch memory.
+        make: the outputs from their tensors, None where there is none.
+        outputs: numbers of the outputs, None where there is none.
+        starts: in order.
+    """
+
+    allocations: list[tuple[torch.Size, tuple[int, ...], torch.dtype]]
+    make: Callable[[list[Any]], Any]
+    outputs: list[int | None]
+    starts: list[_Start]
+
+
+class PreparedLaunches:
+    """The calls of one launcher that were seen; bounded, and emptied when full."""
+
+    LIMIT = 4096
+
+    def __init__(self) -> None:
+        self._known: dict[Any, _Prepared] = {}
+
+    def run(self, name: str, call: tuple[Any, ...], device: torch.device, plan: Callable[[], Plan]) -> Any:
+        """Answer ``call`` and return its outputs.
+
+        name: tells apart the plans of a launcher whose calls could be equal.
+        call: tensors, and what is hashable.
+        plan: gives the outputs, one tensor or a named tuple of tensors and None, and the launches that write them. It
+            reads no tensor and fills none: what the launches need filled, they fill.
+        """
+        torch = require_torch()
+        inputs = [value for value in call if isinstance(value, torch.Tensor)]
+        key = (name, *(layout_of(value) if isinstance(value, torch.Tensor) else value for value in call))
+        known = self._known.get(key)
+        if known is not None:
+            return _repeat(known, inputs, device)
+        outputs, launches = plan()
+        compiled = [launch.run(device) for launch in launches]
+        prepared = None if None in compiled else _prepare(inputs, outputs, launches, compiled)
+        if prepared is not None:
+            if len(self._known) >= self.LIMIT:
+                self._known.clear()
+            self._known[key] = prepared
+        return outputs
+
+
+def layout_of(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
+    """What a plan may depend on; the storage's size too, for Triton on AMD compiles another kernel past 2 GiB."""
+    if tensor is None:
+        return None
+    return (
+        tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % ALIGNMENT,
+        tensor.untyped_storage().nbytes() >= 2**31
+    )  # fmt: skip
+
+
+def _prepare(inputs: list[Any], outputs: Any, launches: list[Launch], compiled: list[Any]) -> _Prepared | None:
+    """The call that was just run; None where its tensors cannot be told apart by their addresses."""
+    torch = require_torch()
+    one = isinstance(outputs, torch.Tensor)
+    results = [outputs] if one else list(outputs)
+    made = [result for result in results if result is not None]
+    numbers: dict[int, int] = {}  # address -> number
+    for tensor in (*inputs, *made):
+        numbers.setdefault(tensor.data_ptr(), len(numbers))
+    if len(numbers) < len(inputs) + len(made) or 0 in numbers or not all(t.is_contiguous() for t in made):
+        return None
+    storages = {tensor.untyped_storage().data_ptr() for tensor in (*inputs, *made)}
+    allocated = list(made)
+    starts = []
+    for launch, kernel in zip(launches, compiled, strict=True):
+        arguments = launch.by_position()
+        places = []
+        for position, value in enumerate(arguments):
+            if isinstance(value, torch.Tensor):
+                if value.data_ptr() not in numbers:
+                    if value.untyped_storage().data_ptr() in storages:
+                        return None  # part of a tensor, from somewhere in it
+                    storages.add(value.untyped_storage().data_ptr())
+                    numbers[value.data_ptr()] = len(numbers)
+                    allocated.append(value)
+                places.append((position, numbers[value.data_ptr()]))
+                arguments[position] = None
+        starts.append(_Start(kernel, launch.whole_grid(), arguments, places))
+    return _Prepared(
+        [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in allocated],
+        (lambda tensors: tensors[0]) if one else type(outputs)._make,
+        [None if result is None else numbers[result.data_ptr()] for result in results],
+        starts,
+    )
+
+
+def _repeat(prepared: _Prepared, inputs: list[Any], device: torch.device) -> Any:
+    torch = require_torch()
+    tensors = inputs + [
+        torch.empty_strided(size, stride, dtype=dtype, device=device) for size, stride, dtype in prepared.allocations
+    ]
+    with on_device(device):
+        for compiled, grid, arguments, places in prepared.starts:
+            filled = arguments.copy()
+            for position, number in places:
+                filled[position] = tensors[number]
+            compiled[grid](*filled)
+    return prepared.make([None if number is None else tensors[number] for number in prepared.outputs])

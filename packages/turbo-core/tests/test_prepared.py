@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+"""Calls that repeat are started from what was kept of the first: with their own tensors, and never another call's."""
+
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from turbo_core.launch import Launch  # noqa: E402
+from turbo_core.prepared import PreparedLaunches, layout_of  # noqa: E402
+
+CPU = torch.device("cpu")
+
+
+class Call(NamedTuple):
+    x: torch.Tensor
+    factor: int
+    y: torch.Tensor | None = None
+
+
+class Outputs(NamedTuple):
+    scaled: torch.Tensor
+    total: torch.Tensor | None
+    bits: torch.Tensor
+
+
+class Kernel:
+    """(x, out, partial, factor, y): partial = factor x; out = partial + y. Starts are counted."""
+
+    arg_names = ("x", "out", "partial", "factor", "y")
+
+    def __init__(self):
+        self.grids = []
+
+    def __getitem__(self, grid):
+        def start(x, out, partial, factor, y):
+            self.grids.append(grid)
+            partial, out = partial.view(torch.float32), out.view(torch.float32)  # memory is what a kernel is given
+            x = x.view(torch.float32) if x.dtype == torch.int32 else x
+            partial.copy_(x * factor)
+            out.copy_(partial if y is None else partial + y)
+
+        return start
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A kernel whose compilation is itself, and plans that are counted."""
+    kernel, plans = Kernel(), []
+
+    def run(launch, device):
+        kernel[launch.whole_grid()](*launch.by_position())
+        return kernel
+
+    monkeypatch.setattr(Launch, "run", run)
+
+    def plan(call):
+        plans.append(call)
+        x = call.x
+        out, partial = torch.empty(x.shape), torch.empty(x.shape)
+        arguments = dict(y=call.y, factor=call.factor, partial=partial, out=out.view(torch.float32), x=x)
+        second = {**arguments, "x": out, "out": partial, "partial": out, "y": None}
+        outputs = Outputs(partial, None, out.view(torch.int32))
+        return outputs, [Launch(kernel, (3,), arguments, {}), Launch(kernel, (1, 2), second, {})]
+
+    prepared = PreparedLaunches()
+
+    def answer(call):
+        return prepared.run("op", call, CPU, lambda: plan(call))
+
+    return SimpleNamespace(kernel=kernel, plans=plans, answer=answer, prepared=prepared, run=run)
+
+
+def test_a_call_that_repeats_is_not_planned_again(machine):
+    for number in range(4):
+        x, y = torch.randn(5, 7), torch.randn(5, 7)
+        outputs = machine.answer(Call(x, 3, y))
+        assert isinstance(outputs, Outputs) and outputs.total is None
+        wanted = 3 * x + y
+        assert torch.equal(outputs.scaled, 3 * wanted)
+        # the second start writes 3 (3 x + y) through its scratch argument, which is the first one's result
+        assert outputs.bits.dtype == torch.int32 and torch.equal(outputs.bits.view(torch.float32), 3 * wanted)
+        assert len(machine.kernel.grids) == 2 * (number + 1)
+    assert len(machine.plans) == 1 and machine.kernel.grids[-2:] == [(3, 1, 1), (1, 2, 1)]
+
+
+def test_outputs_are_new_memory(machine):
+    x = torch.randn(5, 7)
+    results = [machine.answer(Call(x, 2)).scaled for _ in range(3)]
+    assert len({result.data_ptr() for result in results}) == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Call(torch.ones(7, 5), 2),
+        Call(torch.ones(7, 5).t(), 2),
+        Call(torch.ones(5, 7, dtype=torch.float64), 2),
+        Call(torch.ones(36)[1:].view(5, 7), 2),
+        Call(torch.ones(5, 7), 3),
+        Call(torch.ones(5, 7), 2, torch.ones(5, 7)),
+    ],
+    ids=["sizes", "strides", "dtype", "alignment", "option", "another tensor"],
+)
+def test_another_call_is_planned_anew(machine, other):
+    call = Call(torch.ones(5, 7), 2)
+    for _ in range(2):
+        machine.answer(call)
+        found = machine.answer(other).scaled
+        assert torch.equal(found, (other.x * other.factor + (0 if other.y is None else other.y)).float() * other.factor)
+    assert len(machine.plans) == 2
+
+
+def test_a_tensor_given_twice_or_in_part_is_planned_each_time(machine, monkeypatch):
+    x = torch.randn(5, 7)
+    for _ in range(2):
+        machine.answer(Call(x, 2, x))
+    assert len(machine.plans) == 2
+
+    def plan():
+        out = torch.empty(5)
+        arguments = dict(x=x[1], out=out, partial=torch.empty(7), factor=2, y=None)
+        return out, [Launch(machine.kernel, (1,), {**arguments, "out": torch.empty(7)}, {})]
+
+    for _ in range(2):
+        machine.prepared.run("part", (x,), CPU, plan)
+    assert len(machine.prepared._known) == 0
+
+
+def test_one_tensor(machine):
+    def plan():
+        out = torch.empty(5)
+        arguments = dict(x=torch.ones(5), out=out, partial=torch.empty(5), factor=2, y=None)
+        return out, [Launch(machine.kernel, (1,), arguments, {})]
+
+    for _ in range(2):
+        assert machine.prepared.run("one", (), CPU, plan).shape == (5,)
+
+
+def test_nothing_is_kept_where_nothing_is_compiled(machine, monkeypatch):
+    monkeypatch.setattr(Launch, "run", lambda launch, device: machine.run(launch, device) and None)
+    for _ in range(2):
+        machine.answer(Call(torch.ones(5, 7), 2))
+    assert len(machine.plans) == 2
+
+
+def test_the_store_is_bounded(machine, monkeypatch):
+    monkeypatch.setattr(PreparedLaunches, "LIMIT", 3)
+    for factor in range(10):
+        machine.answer(Call(torch.ones(2), factor))
+    assert len(machine.prepared._known) <= 3
+
+
+def test_layouts():
+    x = torch.empty(4, 4)
+    assert layout_of(None) is None and layout_of(x) == layout_of(torch.empty(4, 4))
+    assert layout_of(x) != layout_of(x.t()) and layout_of(x) != layout_of(x.double())

@@ -144,6 +144,10 @@ def _torch_quantise(x: Tensor, kind: str) -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def _compiled() -> Callable[[Tensor, str], tuple[Tensor, Tensor]]:
+    """Compiled for each shape and layout: past torch's limit of compilations it would fall back to eager."""
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = 1024
     return torch.compile(_torch_quantise, dynamic=False)
 
 
@@ -152,6 +156,7 @@ class _TorchLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, kind: QuantGemm) -> Tensor:
+        x, w = x.detach(), w.detach()
         ctx.save_for_backward(x, w)
         ctx.kind = kind
         weights = "tiles" if kind.granularity == "blockwise" else kind.granularity

@@ -80,10 +80,12 @@ def test_reference_against_float64(device, shape, options):
 
 
 @pytest.mark.parametrize("options", cases.OPTIONS.values(), ids=cases.OPTIONS)
-@pytest.mark.parametrize("shape", cases.SMALL, ids=str)
+@pytest.mark.parametrize("shape", cases.SMALL + cases.SHAPES[1:], ids=str)
 def test_triton_against_float64(device, shape, options, poisoned_allocations):
     if reason := why_no_triton(device):
         pytest.skip(reason)
+    if device.type == "cpu" and shape not in cases.SMALL:
+        pytest.skip("takes minutes in the interpreter")
     GlobalBackendManager.set_attn_backend("TRITON")
     check(shape, torch.float32, device, options)
 

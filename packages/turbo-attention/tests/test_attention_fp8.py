@@ -48,6 +48,25 @@ def test_signal_to_noise(backend, device, layout, lengths, options):
     assert_snr(lse[seen], wanted_lse[seen].detach(), SNR, what="lse")
 
 
+@pytest.mark.parametrize(
+    "widths",
+    [(8, 8), pytest.param((16, 24), marks=pytest.mark.simulated), (40, 40), (64, 64), (80, 96), (128, 128), (192, 128)],
+    ids=str,
+)
+def test_head_dims(backend, device, widths):
+    """Heads narrower than the 32 columns that FP8 matrix units take at a time, and odd ones."""
+    D, DV = widths
+    q, k = (torch.randn(1, 70, 2, D, device=device).bfloat16().requires_grad_() for _ in range(2))
+    v = torch.randn(1, 70, 2, DV, device=device).bfloat16().requires_grad_()
+    out = flash_attn_fp8_func(q, k, v, causal=True)
+    wanted, _ = attention(q, k, v, D**-0.5, -1, 0)
+    assert_snr(out, wanted.detach(), SNR, what="out")
+    dout = torch.randn_like(out)
+    got = torch.autograd.grad(out, (q, k, v), dout)
+    for name, actual, exact in zip(("dq", "dk", "dv"), got, torch.autograd.grad(wanted, (q, k, v), dout.double())):
+        assert_snr(actual, exact, SNR, what=name)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_quantisation_is_the_same_in_both_backends(device, dtype):
     if reason := why_no_triton(device):

@@ -10,18 +10,17 @@ import torch
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.errors import UnsupportedError
 from turbo_core.low_precision import ScalingGranularity, is_fp8_dtype
+from turbo_core.prepared import ALIGNMENT, layout_of
 from turbo_gemm.triton.gemm_fp8_block_kernel import gemm_fp8_block_kernel
 from turbo_gemm.triton.gemm_fp8_kernel import gemm_fp8_kernel
 from turbo_gemm.triton.gemm_fp8_tiles import choose_fp8_tile
 from turbo_gemm.triton.gemm_launch import (
-    ALIGNMENT,
     Plan,
     PlanCache,
     check_c,
     descriptor,
     is_regular,
     is_wide,
-    signature,
     stored_layout,
 )
 from turbo_gemm.triton.gemm_pack import Packing, plan_packing, row_stride
@@ -79,7 +78,7 @@ def matmul_fp8(
     """
     facts = device_facts(a.device)
     key = (
-        signature(a), signature(b), signature(a_scale_inv), signature(b_scale_inv), signature(bias), signature(out),
+        layout_of(a), layout_of(b), layout_of(a_scale_inv), layout_of(b_scale_inv), layout_of(bias), layout_of(out),
         trans_a, trans_b, granularity, block_size, out_dtype, accumulate, a_tiles, b_tiles, tile, facts.arch,
         facts.compute_units, facts.xcds
     )  # fmt: skip
@@ -207,7 +206,7 @@ def plan_fp8(
         SUBTILE=tile.subtile,
     )  # fmt: skip
     if blockwise:
-        plan.constants |= dict(K_STAGES=tile.num_stages if desc_ab and halves == 1 else None, HALVES=halves)
+        plan.constants |= dict(HALVES=halves)
     plan.options = dict(num_warps=tile.num_warps, num_stages=tile.num_stages, **dict(tile.options))
     return Fp8Plan((M, N), pack_a, pack_b, turn_a, turn_b, plan)
 

@@ -35,7 +35,7 @@ def gemm_fp8_block_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, XCDS: tl.constexpr,
     SCALE_M: tl.constexpr, SCALE_N: tl.constexpr, SCALE_K: tl.constexpr, DESC_AB: tl.constexpr,
     DESC_C: tl.constexpr, ACCUMULATE: tl.constexpr, EDGES: tl.constexpr, MASK_K: tl.constexpr, WIDE: tl.constexpr,
-    FLATTEN: tl.constexpr, SUBTILE: tl.constexpr, K_STAGES: tl.constexpr, HALVES: tl.constexpr
+    FLATTEN: tl.constexpr, SUBTILE: tl.constexpr, HALVES: tl.constexpr
 ):  # fmt: skip
     """C = (A * A_scale) (B * B_scale) (+ bias) (+ C), a scale for each SCALE_K of K; such blocks are numbered g.
 
@@ -47,10 +47,10 @@ def gemm_fp8_block_kernel(
 
     Accumulation: each step of BLOCK_K by itself, scaled and added in float32, k ascending; one rounding of the end.
     Where BLOCK_K does not divide SCALE_K, each block of SCALE_K is walked by itself, with MASK_K.
-    K_STAGES: depth in which the loads of scales, too, are prefetched; None: those of A and B alone.
-    HALVES: 2 computes the upper and the lower half of the tile one after the other, each from a seed that depends on
-    the sum before it. One half's partial sums are then live at a time (128x128 with 4 warps on sm_90: 224 registers, so
-    two programs a multiprocessor); free to overlap both, ptxas spilled 25, which serialises the matrix units.
+    With DESC_AB the scales of a step are loaded in the step before: they are read too early in their own to be hidden.
+    HALVES: 2 computes the upper and the lower half of the tile one after the other, the lower from a seed that depends
+    on the upper's sum. One half's partial sums are then live at a time (128x128 with 4 warps on sm_90: 242 registers,
+    so two programs a multiprocessor); free to overlap both, ptxas spilled 25, which serialises the matrix units.
     Everything else is as in `gemm_fp8_kernel`. Deterministic.
     Source: written for this library.
     """
@@ -76,30 +76,42 @@ def gemm_fp8_block_kernel(
         if HALVES == 2:
             lower = tl.zeros((R, BLOCK_N), dtype=tl.float32)
             nothing = tile // 1073741824  # 0, unknown to the compiler
+            next_lower = load_scales(a_scale, row0 + R, M, stride_asm, R, SCALE_M, EDGES)
+        if DESC_AB:
+            next_a = load_scales(a_scale, row0, M, stride_asm, R, SCALE_M, EDGES)
+            next_b = load_scales(b_scale, col0, N, stride_bsn, BLOCK_N, SCALE_N, EDGES)
         a_corner = None
         b_corner = None
         if not DESC_AB:
             a_corner = a + row0.to(tl.int64) * stride_am
             b_corner = b + col0.to(tl.int64) * stride_bn
-        for step in tl.range(k_steps, num_stages=K_STAGES):
+        for step in range(k_steps):
             if WALK_BLOCKS:
                 k0 = (step // STEPS) * SCALE_K + (step % STEPS) * BLOCK_K
                 k_end = tl.minimum(K, (step // STEPS + 1) * SCALE_K)
             else:
                 k0 = step * BLOCK_K
                 k_end = K
-            g = (k0 // SCALE_K).to(tl.int64)
-            a_scales = load_scales(a_scale + g * stride_ask, row0, M, stride_asm, R, SCALE_M, EDGES)
-            b_scales = load_scales(b_scale + g * stride_bsk, col0, N, stride_bsn, BLOCK_N, SCALE_N, EDGES)
+            if DESC_AB:
+                a_scales, b_scales = next_a, next_b
+                g = (tl.minimum(k0 + BLOCK_K, K - 1) // SCALE_K).to(tl.int64)
+                next_a = load_scales(a_scale + g * stride_ask, row0, M, stride_asm, R, SCALE_M, EDGES)
+                next_b = load_scales(b_scale + g * stride_bsk, col0, N, stride_bsn, BLOCK_N, SCALE_N, EDGES)
+                if HALVES == 2:
+                    lower_scales = next_lower
+                    next_lower = load_scales(a_scale + g * stride_ask, row0 + R, M, stride_asm, R, SCALE_M, EDGES)
+            else:
+                g = (k0 // SCALE_K).to(tl.int64)
+                a_scales = load_scales(a_scale + g * stride_ask, row0, M, stride_asm, R, SCALE_M, EDGES)
+                b_scales = load_scales(b_scale + g * stride_bsk, col0, N, stride_bsn, BLOCK_N, SCALE_N, EDGES)
             if HALVES == 2:
-                lower_scales = load_scales(a_scale + g * stride_ask, row0 + R, M, stride_asm, R, SCALE_M, EDGES)
                 lower_block = a.load([row0 + R, k0])
             a_block, b_block = load_pair(
                 a, b, a_corner, b_corner, row0, col0, k0, M, N, k_end, stride_am, stride_bn, R, BLOCK_N, BLOCK_K,
                 DESC_AB, EDGES, MASK_K, WIDE
             )  # fmt: skip
             if HALVES == 2:
-                partial = tl.dot(a_block, b_block, seed_of(lower, nothing))
+                partial = tl.dot(a_block, b_block)
                 acc += partial * spread_scales(a_scales, b_scales, R, BLOCK_N, SCALE_M, SCALE_N)
                 partial = tl.dot(lower_block, b_block, seed_of(acc, nothing))
                 lower += partial * spread_scales(lower_scales, b_scales, R, BLOCK_N, SCALE_M, SCALE_N)

@@ -42,19 +42,21 @@ FP8_TABLE: dict[tuple[str, str], tuple[Tile, ...]] = {
         Tile(64, 128, 128, 4, 3, "small C", "descriptor", flatten=True, subtile=2, per_unit=2, promote=128,
              measured=0.69),
     ),
-    # 64x128 was measured: 903 TFLOP/s (8192^3). 128x128 in halves was not, and stands at its estimate: the inner loop
-    # is that of the row with `promote` above (1073) but for scales in place of ones, with fewer registers.
-    # Measured beside it: 128x128 with 4 warps in one piece 818 (spills), with 8 warps 860, 128x64 822, 64x256 602.
+    # TFLOP/s at 4096^3 and at 8192x4096x14336, where cuBLASLt did 1261 and 1328. The row with `promote` above, whose
+    # loop is this one without scales, did 1073: one half's additions wait for its products.
     ("sm_90", "fp8 1d2d"): (
-        Tile(128, 128, 128, 4, 3, "224 registers, two programs a unit; not measured", "descriptor", subtile=2,
-             per_unit=0, halves=2, measured=1.0),
-        Tile(64, 128, 128, 4, 3, "small C", "descriptor", subtile=2, per_unit=2, measured=0.87),
+        Tile(128, 128, 128, 4, 3, "1037, 1064; 8 warps in one piece 856, 781; scales loaded in their own step 944, 922",
+             "descriptor", subtile=2, per_unit=0, halves=2, measured=1.0),
+        Tile(64, 128, 128, 4, 3, "897, 839: bound by what the L2 cache delivers", "descriptor", subtile=2, per_unit=2,
+             measured=0.82),
         Tile(64, 64, 128, 4, 4, "smallest C", "descriptor", measured=0.44),
     ),
+    # cuBLASLt 1014 and 957
     ("sm_90", "fp8 1d1d"): (
-        Tile(64, 128, 128, 4, 3, "740 TFLOP/s; 128x128 with 4 warps spilled (570), with 8 warps 560", "descriptor",
-             subtile=2, per_unit=2, measured=1.0),
-        Tile(64, 64, 128, 4, 4, "smallest C", "descriptor", measured=0.6),
+        Tile(128, 128, 128, 4, 3, "829, 761; 24 bytes a thread spilled; with 8 warps in one piece 581, 583",
+             "descriptor", subtile=2, per_unit=2, halves=2, measured=1.0),
+        Tile(64, 128, 128, 4, 3, "764, 695", "descriptor", subtile=2, per_unit=2, measured=0.92),
+        Tile(64, 64, 128, 4, 4, "smallest C", "descriptor", measured=0.55),
         Tile(64, 128, 64, 4, 4, "block size 64", "descriptor", subtile=2, per_unit=2, measured=0.8),
         Tile(64, 128, 32, 4, 4, "block size 32", "descriptor", subtile=2, per_unit=2, measured=0.5),
         Tile(64, 64, 32, 4, 3, "other block sizes, in steps of 32", measured=0.1),

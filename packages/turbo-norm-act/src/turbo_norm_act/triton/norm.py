@@ -11,6 +11,7 @@ import torch
 
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.launch import Launch, power_of_two
+from turbo_core.prepared import PreparedLaunches
 from turbo_norm_act.triton.norm_kernel import (
     column_sum_kernel,
     norm_backward_kernel,
@@ -21,6 +22,9 @@ from turbo_norm_act.triton.tiles import COLUMN_SUM_TILES, NORM_TILES, Tile, choo
 from turbo_norm_act.values import NormGradients, NormResult, Wanted
 
 __all__ = ["norm_backward", "norm_forward", "plan_backward", "plan_forward"]
+
+
+_prepared = PreparedLaunches()
 
 
 def _strides(*tensors: torch.Tensor | None) -> tuple[int, ...]:
@@ -107,12 +111,15 @@ def norm_forward(
     tile: Tile | None = None,
 ) -> NormResult:
     """y, s, mean, rstd of x [rows, D]; ``tile`` replaces the table's choice (benchmarks and tests)."""
-    result, launches = plan_forward(
-        x, residual, gamma, beta, eps,
-        center=center, zero_centered=zero_centered, facts=device_facts(x.device), tile=tile,
-    )  # fmt: skip
-    for launch in launches:
-        launch.run(x.device)
+
+    def plan() -> tuple[NormResult, list[Launch]]:
+        facts = device_facts(x.device)
+        return plan_forward(
+            x, residual, gamma, beta, eps, center=center, zero_centered=zero_centered, facts=facts, tile=tile
+        )
+
+    call = (x, residual, gamma, beta, eps, center, zero_centered, tile)
+    result: NormResult = _prepared.run("forward", call, x.device, plan)
     return result
 
 
@@ -209,10 +216,13 @@ def norm_backward(
 
     dy, ds, s: [rows, D]; mean, rstd: float32 [rows].
     """
-    result, launches = plan_backward(
-        dy, ds, s, gamma, mean, rstd,
-        zero_centered=zero_centered, wanted=wanted, facts=device_facts(s.device), tile=tile,
-    )  # fmt: skip
-    for launch in launches:
-        launch.run(s.device)
+
+    def plan() -> tuple[NormGradients, list[Launch]]:
+        facts = device_facts(s.device)
+        return plan_backward(
+            dy, ds, s, gamma, mean, rstd, zero_centered=zero_centered, wanted=wanted, facts=facts, tile=tile
+        )
+
+    call = (dy, ds, s, gamma, mean, rstd, zero_centered, wanted, tile)
+    result: NormGradients = _prepared.run("backward", call, s.device, plan)
     return result

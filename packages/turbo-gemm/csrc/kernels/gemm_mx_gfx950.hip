@@ -34,7 +34,7 @@ struct MxLoop {
   static constexpr int set_bytes = (T::m + T::n) * 16;
   static constexpr int lds_bytes = LdsLayout<T>::end + 2 * set_bytes;
 
-  int lds_start;
+  int lds_start, dma_start;  // of the work-group's LDS; of this wave's DMA into it
   int row_bytes, stages;
   Fetcher<T::m, T::waves, false> a;
   Fetcher<T::n, T::waves, true> b;
@@ -49,6 +49,7 @@ struct MxLoop {
 
   TURBO_METHOD MxLoop(const GemmArgs &args, TilePosition tile, local<unsigned char> *memory)
       : lds_start(int(reinterpret_cast<unsigned long>(memory))),
+        dma_start(lds_start + wave_dma_start()),
         row_bytes(args.row_bytes),
         stages((args.row_bytes + kStageBytes - 1) / kStageBytes),
         a(args.a + tile.m * args.a_stride, args.a_stride, args.m - tile.m, args.row_bytes, chunk_at),
@@ -77,11 +78,11 @@ struct MxLoop {
   }
 
   template <int Stage>
-  TURBO_METHOD void fetch(int t) const {
+  TURBO_METHOD void fetch(int t) {
     const int at = t * kStageBytes;
     // K of 4 bits may end with half a stage. What follows in memory is the next row's: zeros instead.
-    a.template operator()<fp4>(at, row_bytes, lds_start + LdsLayout<T>::a(Stage));
-    b.template operator()<fp4>(at, row_bytes, lds_start + LdsLayout<T>::b(Stage));
+    a.template operator()<fp4>(at, row_bytes, dma_start + LdsLayout<T>::a(Stage));
+    b.template operator()<fp4>(at, row_bytes, dma_start + LdsLayout<T>::b(Stage));
     if (Stage == 0 && t % scale_stages == 0) {
       const int set = t / scale_stages;
       turbo_gemm::fetch_to_lds<16>(scale, scale_offset + set * 16, scale_to + set % 2 * set_bytes);

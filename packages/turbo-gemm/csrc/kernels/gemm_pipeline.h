@@ -89,21 +89,32 @@ struct Fetcher {
     offset = (PermuteRows ? row_of_b(row) : row) * row_stride + position;
   }
 
-  // Bytes [at, at + kStageBytes) of each row to LDS byte `to`. Bytes from `row_bytes` on become 0, if Masked.
+  // Bytes [at, at + kStageBytes) of each row to `to`, where this wave's first instruction writes. Masked: bytes from
+  // `row_bytes` on become 0. Stages come in order, so that the last one's mask can stay.
   template <bool Masked>
-  TURBO_METHOD void operator()(int at, int row_bytes, int to) const {
-    // Beyond any size that a descriptor can have here, with what is added to it, too.
-    const int lane = Masked && position >= row_bytes - at ? int(0x80000000) : offset;
-    const int first = to + wave_index() * kDmaRows * kStageBytes;
+  TURBO_METHOD void operator()(int at, int row_bytes, int to) {
+    if (Masked && at + kStageBytes > row_bytes) {
+      if (position >= row_bytes - at) offset = int(0x80000000);  // beyond any size that a descriptor has here
+      asm volatile("" : "+v"(offset));                           // else every stage computes the mask
+    }
 #pragma unroll
     for (int i = 0; i < count; ++i) {
       const int row = i * Waves * kDmaRows;
       int further = (PermuteRows ? row_of_b(row) : row) * row_stride + at;
-      asm("" : "+s"(further));  // a scalar until it is needed: else one register for each i is kept over the loop
-      fetch_to_lds<kDmaBytes>(from, lane + further, first + row * kStageBytes);
+      asm("" : "+s"(further));  // not before it is needed: else a register for each i is kept over the loop
+      if (further > from[2]) further = from[2];
+      fetch_to_lds<kDmaBytes>(from, offset, further, to + row * kStageBytes);
     }
   }
 };
+
+// Where the first DMA instruction of this wave writes, if the tile's rows begin at 0. Opaque, or it is computed from the
+// lane's index again and again.
+TURBO_DEVICE int wave_dma_start() {
+  int start = wave_index() * kDmaRows * kStageBytes;
+  asm volatile("" : "+s"(start));
+  return start;
+}
 
 // --- the loop --------------------------------------------------------------------------------------------------------
 

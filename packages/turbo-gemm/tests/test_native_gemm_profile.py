@@ -136,16 +136,16 @@ def test_fp8_rows(arch, tile, mfma):
 
 # Vector instructions of a wave and block of K, of 256x128: one for each of 64 sums, and as many for the scales where
 # both operands have them by rows. Each is 4 cycles, of 2 waves a SIMD: 512 or 1024 of a block, which is 2048 cycles of
-# matrix instructions on gfx942, 1024 on gfx950, of which they hold 512 and 384. So the share is below 0.73 for rows on
+# matrix instructions on gfx942, 1024 on gfx950, of which they hold 512 and 192. So the share is below 0.85 for rows on
 # gfx950.
 @pytest.mark.parametrize("tile, mfma", [("large", 1024), ("small", 512)])
 @pytest.mark.parametrize(
     "arch, kind, share, valu",
     [
         ("gfx942", "block_tile", 1, 0.31),
-        ("gfx942", "block_row", 1, 0.55),
-        ("gfx950", "block_tile", 0.99, 0.63),
-        ("gfx950", "block_row", 0.65, 1.15),
+        ("gfx942", "block_row", 1, 0.54),
+        ("gfx950", "block_tile", 1, 0.61),
+        ("gfx950", "block_row", 0.78, 1.1),
     ],
 )
 def test_fp8_blocks(arch, kind, share, valu, tile, mfma):
@@ -154,5 +154,5 @@ def test_fp8_blocks(arch, kind, share, valu, tile, mfma):
     check_loop(stage, mfma)
     assert stage.mfma_share >= share
     assert stage.valu < valu * stage.mfma
-    assert stage.lds < 1.04 * stage.mfma
+    assert stage.lds < (1.04 if arch == "gfx942" else 1.27) * stage.mfma
     assert stage.vmem < (0.76 if arch == "gfx942" else 1.63) * stage.mfma

@@ -128,6 +128,7 @@ TURBO_KERNEL(128, 1) void lds_dma(global<int> *to, global<const unsigned char> *
   bare_barrier();
   lds[thread_index()] = x;
   fetch_to_lds<4>(source, thread_index() * 4, start);
+  fetch_to_lds<bytes>(source, thread_index() * bytes, int(size) / 2, start);
   wait_fetched();
   order();
   to[thread_index()] = lds[thread_index()] + x;

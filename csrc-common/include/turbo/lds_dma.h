@@ -22,8 +22,7 @@ TURBO_DEVICE Descriptor describe(const global<unsigned char> *base, unsigned siz
 }
 
 // Lane i's bytes, at its `offset`, go to LDS byte `to` + Bytes * i. `to` is uniform; s_nop: M0 must be written one wait
-// state before. Nothing else in such a kernel may use M0 (it is no clobber that clang takes). There is no scalar
-// offset: the bounds check subtracts it from the size, and what is larger than the size would pass.
+// state before. Nothing else in such a kernel may use M0 (it is no clobber that clang takes).
 template <int Bytes>
 TURBO_DEVICE void fetch_to_lds(Descriptor from, int offset, int to) {
   static_assert(Bytes == 4 || (Bytes == 16 && kLdsDmaMaxBytes == 16), "4 bytes a lane; 16 on gfx950");
@@ -35,6 +34,23 @@ TURBO_DEVICE void fetch_to_lds(Descriptor from, int offset, int to) {
   else
     asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\tbuffer_load_dwordx4 %1, %2, 0 offen lds" ::"s"(to), "v"(offset),
                  "s"(from)
+                 : "memory");
+#endif
+}
+
+// With a scalar offset `base` beside the lane's, which costs no vector addition. The bounds check subtracts it from the
+// size: it must not be larger, or every lane would pass.
+template <int Bytes>
+TURBO_DEVICE void fetch_to_lds(Descriptor from, int offset, int base, int to) {
+  static_assert(Bytes == 4 || (Bytes == 16 && kLdsDmaMaxBytes == 16), "4 bytes a lane; 16 on gfx950");
+  if constexpr (Bytes == 4)
+    asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\tbuffer_load_dword %1, %2, %3 offen lds" ::"s"(to), "v"(offset),
+                 "s"(from), "s"(base)
+                 : "memory");
+#if defined(__gfx950__)
+  else
+    asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\tbuffer_load_dwordx4 %1, %2, %3 offen lds" ::"s"(to), "v"(offset),
+                 "s"(from), "s"(base)
                  : "memory");
 #endif
 }

@@ -25,8 +25,9 @@ GRANULARITY = {
     "tensor": ScalingGranularity.TENSORWISE,
     "row": ScalingGranularity.ROWWISE,
     "block": ScalingGranularity.BLOCKWISE,
+    "block_tile": ScalingGranularity.BLOCKWISE,
 }
-each_kind = pytest.mark.parametrize("kind", ["tensor", "row", "block"])
+each_kind = pytest.mark.parametrize("kind", GRANULARITY)
 each_tile = pytest.mark.parametrize("tile", ["large", "small"])
 
 
@@ -44,6 +45,12 @@ def run(request):
         yield Native(device, *((FNUZ, FP8) if request.param == "gfx942" else (FP8, FNUZ)))
 
 
+def operands(run, m, n, k, kind, types=("e4m3", "e4m3")):
+    """A [m, k] and B [n, k]; "block_tile": with scales of 128 x 128 of B."""
+    of, tiles = kind.split("_")[0], kind == "block_tile"
+    return fp8_operand(m, k, run.types[types[0]], of), fp8_operand(n, k, run.types[types[1]], of, tiles)
+
+
 def multiply(run, a, b, kind, trans_a=False, trans_b=True, **options):
     """a and b have K last; the flags say how they are stored and passed."""
 
@@ -52,7 +59,7 @@ def multiply(run, a, b, kind, trans_a=False, trans_b=True, **options):
             return tensor.to(run.device)
         return tensor.t().contiguous().to(run.device)
 
-    options = dict(out_dtype=torch.float32) | options
+    options = dict(out_dtype=torch.float32, b_tiles=kind == "block_tile") | options
     moved = {k: v.to(run.device) if isinstance(v, torch.Tensor) else v for k, v in options.items()}
     return native.matmul_fp8(
         *(passed(t, trans_a) for t in a[:2]),
@@ -60,7 +67,7 @@ def multiply(run, a, b, kind, trans_a=False, trans_b=True, **options):
         trans_a=trans_a,
         trans_b=trans_b,
         granularity=GRANULARITY[kind],
-        block_size=128 if kind == "block" else 0,
+        block_size=128 if GRANULARITY[kind] is ScalingGranularity.BLOCKWISE else 0,
         **moved,
     )
 
@@ -70,7 +77,7 @@ def multiply(run, a, b, kind, trans_a=False, trans_b=True, **options):
 @pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("types", PAIRS, ids="-".join)
 def test_types_and_outputs(run, types, out_dtype, kind, tile):
-    a, b = (fp8_operand(rows, 272, run.types[name], kind) for rows, name in zip((40, 72), types))
+    a, b = operands(run, 40, 72, 272, kind, types)
     check_product(multiply(run, a, b, kind, out_dtype=out_dtype, tile=tile), a, b)
 
 
@@ -78,7 +85,7 @@ def test_types_and_outputs(run, types, out_dtype, kind, tile):
 @each_kind
 @pytest.mark.parametrize("m, n", EDGES)
 def test_edges(run, m, n, kind, tile):
-    a, b = (fp8_operand(rows, 272, run.types["e4m3"], kind) for rows in (m, n))
+    a, b = operands(run, m, n, 272, kind)
     check_product(multiply(run, a, b, kind, out_dtype=torch.bfloat16, tile=tile), a, b)
 
 
@@ -87,7 +94,7 @@ def test_edges(run, m, n, kind, tile):
 @pytest.mark.parametrize("k", [1, 15, 16, 48, 64, 100, 128, 144, 192, 256, 320, 384, 1000])
 def test_contractions(run, k, kind, tile):
     """Whole and cut stages, an odd and an even number of them, and a K that is padded."""
-    a, b = (fp8_operand(rows, k, run.types["e4m3"], kind) for rows in (130, 65))
+    a, b = operands(run, 130, 65, k, kind)
     check_product(multiply(run, a, b, kind, tile=tile), a, b)
 
 
@@ -106,7 +113,7 @@ def test_blocks_and_layouts(run, trans_a, trans_b, a_tiles, b_tiles, tile):
 @each_kind
 @pytest.mark.parametrize("trans_a, trans_b", [(False, False), (True, False), (True, True)])
 def test_layouts(run, trans_a, trans_b, kind):
-    a, b = (fp8_operand(rows, 100, run.types["e4m3"], kind) for rows in (50, 70))
+    a, b = operands(run, 50, 70, 100, kind)
     check_product(multiply(run, a, b, kind, trans_a=trans_a, trans_b=trans_b), a, b)
 
 
@@ -123,7 +130,7 @@ def test_the_tile_that_is_chosen(run):
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_epilogue(run, accumulate, out_dtype, bias_dtype, n, kind):
     m = 33
-    a, b = (fp8_operand(rows, 128, run.types["e4m3"], kind) for rows in (m, n))
+    a, b = operands(run, m, n, 128, kind)
     bias = None if bias_dtype is None else torch.randn(n).to(bias_dtype)
     out = torch.randn(m, n).to(out_dtype) if accumulate else torch.full((m, n), math.nan, dtype=out_dtype)
     before = out.clone() if accumulate else None
@@ -137,13 +144,16 @@ def test_epilogue(run, accumulate, out_dtype, bias_dtype, n, kind):
 @each_kind
 def test_nan_stays_in_its_row_and_column(run, kind, tile):
     """In the payload, and in a scale of a row or a block; also where K is cut and the next row follows in memory."""
-    a, b = (fp8_operand(rows, 144, run.types["e4m3"], kind) for rows in (40, 50))
+    a, b = operands(run, 40, 50, 144, kind)
     code = 0x80 if run.types is FNUZ else 0x7F
     a.payload.view(torch.uint8)[7, 3], b.payload.view(torch.uint8)[9, 0] = code, code
     rows, columns = [7], [9]
     if kind != "tensor":
-        a.scale[31, -1], b.scale[3, 0] = math.nan, math.nan
-        rows, columns = [7, 31], [9, 3]
+        a.scale[31, -1] = math.nan
+        rows.append(31)
+    if kind in ("row", "block"):
+        b.scale[3, 0] = math.nan
+        columns.append(3)
     c = multiply(run, a, b, kind, tile=tile).cpu()
     nan = torch.zeros(40, 50, dtype=torch.bool)
     nan[rows] = True

@@ -57,7 +57,7 @@ def gemm_fp8(m, n, k, a="e4m3", b="e4m3", out="bf16", block=0, tile="chosen", de
     types = more.get("types", FNUZ if device == GFX942 else OCP)
     return _C.gemm_fp8(
         (A, more.get("a_stride", k), A_SCALE, more.get("scale_stride", 1), more.get("step", 0), more.get("rows", 1)),
-        (B, k, B_SCALE, 1, 0, 1),
+        (B, k, B_SCALE, 1, 0, more.get("b_rows", 1)),
         (C, more.get("c_stride", n), more.get("bias", 0), DTYPES[out], more.get("bias_dtype", 0), False),
         m,
         n,
@@ -94,20 +94,22 @@ def test_every_mx_kernel(fake_hip, a, b, out, tile, threads):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    "block, kind, tile, wanted, threads",
+    "block, b_rows, kind, tile, wanted, threads",
     [
-        (0, "row", "256x256", "large", 512),
-        (0, "row", "128x128", "small", 256),
-        (128, "block", "256x128", "large", 512),
-        (128, "block", "128x128", "small", 512),
+        (0, 1, "row", "256x256", "large", 512),
+        (0, 1, "row", "128x128", "small", 256),
+        (128, 1, "block_row", "256x128", "large", 512),
+        (128, 1, "block_row", "128x128", "small", 512),
+        (128, 128, "block_tile", "256x128", "large", 512),
+        (128, 128, "block_tile", "128x128", "small", 512),
     ],
 )
 @pytest.mark.parametrize("out", DTYPES)
 @pytest.mark.parametrize("a", OCP)
 @pytest.mark.parametrize("b", OCP)
 @pytest.mark.parametrize("device", [GFX942, GFX950])
-def test_every_fp8_kernel(fake_hip, device, a, b, out, block, kind, tile, wanted, threads):  # noqa: F811
-    assert gemm_fp8(300, 200, 256, a, b, out, block, wanted, device) == _C.OK, _C.last_error()
+def test_every_fp8_kernel(fake_hip, device, a, b, out, block, b_rows, kind, tile, wanted, threads):  # noqa: F811
+    assert gemm_fp8(300, 200, 256, a, b, out, block, wanted, device, b_rows=b_rows) == _C.OK, _C.last_error()
     (launch,) = fake_hip.launches
     tile_m, tile_n = map(int, tile.split("x"))
     groups = -(-300 // tile_m) * -(-200 // tile_n)

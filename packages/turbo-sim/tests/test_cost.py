@@ -118,6 +118,47 @@ def test_mfma_cycles(arch, text, cycles):
     assert p["bound_cycles"] == 3 * cycles, "one wave: one matrix unit"
 
 
+# A matrix instruction, its cycles, and for how many of them it holds vector instructions of its SIMD.
+HELD = [
+    ("gfx942", "v_mfma_f32_16x16x32_fp8_fp8 v[4:7], v[8:9], v[10:11], 0", 16, 4),
+    ("gfx942", "v_mfma_f32_32x32x16_fp8_fp8 v[4:19], v[20:21], v[22:23], 0", 32, 4),
+    ("gfx942", "v_mfma_f32_16x16x8_xf32 v[4:7], v[8:9], v[10:11], 0", 16, 4),
+    ("gfx942", "v_mfma_f32_16x16x4_f32 v[4:7], v8, v9, 0", 32, 32),
+    ("gfx942", "v_mfma_f64_16x16x4_f64 v[4:11], v[20:21], v[22:23], 0", 32, 32),
+    ("gfx950", "v_mfma_f32_16x16x32_bf16 v[4:7], v[8:11], v[12:15], 0", 16, 8),
+    ("gfx950", "v_mfma_f32_16x16x128_f8f6f4 v[4:7], v[8:15], v[16:23], 0", 32, 12),
+    ("gfx950", "v_mfma_f32_16x16x128_f8f6f4 v[4:7], v[8:15], v[16:19], 0 blgp:4", 32, 12),
+    ("gfx950", "v_mfma_scale_f32_16x16x128_f8f6f4 v[4:7], v[8:11], v[12:15], 0, v24, v25 cbsz:4 blgp:4", 16, 8),
+]
+BESIDE = ["v_fma_f32 v40, v0, v0, v0", "v_add_u32 v40, v0, v0", "v_pk_fma_f16 v40, v0, v0, v0"]
+ALONE = [
+    ("v_pk_fma_f32 v[40:41], v[0:1], v[0:1], v[0:1]", 4),
+    ("v_pk_mov_b32 v[40:41], v[0:1], v[0:1]", 4),
+    ("v_dot2_f32_f16 v40, v0, v0, v0", 4),
+    ("v_exp_f32 v40, v0", 16),
+]
+
+
+@pytest.mark.parametrize("arch,matrix,cycles,held", HELD)
+def test_vector_instructions_beside_matrix_instructions(arch, matrix, cycles, held):
+    fits = (cycles - held) // 4  # vector instructions for which a matrix instruction leaves room
+    for text in BESIDE:
+        p = profile("\n".join([matrix, *fits * [text]] * 2) + "\ns_endpgm", arch=arch, checks=False)
+        assert p["simd_cycles"] == {"matrix": 2 * cycles, "issue": 2 * cycles}
+        assert p["mfma_share"] == 1
+    p = profile("\n".join([matrix, *(fits + 3) * [BESIDE[0]]] * 2) + "\ns_endpgm", arch=arch, checks=False)
+    assert p["simd_cycles"] == {"matrix": 2 * cycles, "issue": 2 * (cycles + 12)}
+    assert p["mfma_share"] == pytest.approx(cycles / (cycles + 12), rel=1e-5)
+
+
+@pytest.mark.parametrize("text,cycles", ALONE)
+def test_vector_instructions_that_wait_for_the_matrix_unit(text, cycles):
+    arch, matrix, passes, held = HELD[0]
+    p = profile("\n".join([matrix, *2 * [text]]) + "\ns_endpgm", arch=arch, checks=False)
+    assert p["simd_cycles"] == {"matrix": passes + 2 * cycles, "issue": held + 2 * cycles}
+    assert p["mfma_share"] == pytest.approx(passes / max(p["simd_cycles"].values()), rel=1e-5)
+
+
 def test_counts_and_bounds():
     text = """
       s_mov_b32 s4, 0
@@ -136,6 +177,7 @@ def test_counts_and_bounds():
     assert p["unit_cycles"]["valu"] == 10 * (4 + 16) * waves and p["compute_units_used"] == 256
     assert p["bound_cycles_by_unit"]["valu"] == 10 * 20 * waves / 256 / 4
     assert p["hot"][0]["instruction"].startswith("v_exp_f32")
+    assert p["mfma_share"] == 0, "no matrix instruction"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ constexpr turbo_gemm_format e4m3 = TURBO_GEMM_E4M3, e5m2 = TURBO_GEMM_E5M2, e2m1
 
 const Variant mx_variants[] = {TURBO_GEMM_MX_PAIRS(VARIANT, gemm_mx)};
 const Variant row_variants[] = {TURBO_GEMM_FP8_PAIRS(VARIANT, gemm_fp8_row)};
-const Variant block_variants[] = {TURBO_GEMM_FP8_PAIRS(BLOCK_VARIANT, gemm_fp8_block)};
+const Variant block_row_variants[] = {TURBO_GEMM_FP8_PAIRS(BLOCK_VARIANT, gemm_fp8_block_row)};
+const Variant block_tile_variants[] = {TURBO_GEMM_FP8_PAIRS(BLOCK_VARIANT, gemm_fp8_block_tile)};
 
 template <int Count>
 const Variant *find(const Variant (&variants)[Count], turbo_gemm_format a, turbo_gemm_format b) {
@@ -221,8 +222,8 @@ turbo_status gemm_fp8(const turbo_gemm_operand &a, const turbo_gemm_operand &b, 
   turbo_gemm_format format_a, format_b;
   RETURN_IF_FAILED(format_of(op, "a", dtype_a, target.device, format_a));
   RETURN_IF_FAILED(format_of(op, "b", dtype_b, target.device, format_b));
-  const Variant *variant =
-      block == 0 ? find(row_variants, format_a, format_b) : find(block_variants, format_a, format_b);
+  const auto &variants = block == 0 ? row_variants : b.scale_rows == 1 ? block_row_variants : block_tile_variants;
+  const Variant *variant = find(variants, format_a, format_b);
   return launch(op, *variant, a, b, c, m, n, k, tile, target);
 }
 

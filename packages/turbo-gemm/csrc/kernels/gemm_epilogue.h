@@ -2,8 +2,8 @@
 //
 // From accumulators to C: bias and old C added in float32, one rounding, edges cut.
 //
-// A lane of a wave has, of each fragment of 16 rows, one row and 16 adjacent columns: 16-byte stores, and the four lanes
-// of a row write 128 adjacent bytes of 16-bit elements.
+// A lane of a wave has sets of 16 adjacent columns of a row: 16-byte stores. With fragments of 16 rows, the four lanes of a
+// row write 128 adjacent bytes of 16-bit elements.
 #pragma once
 
 #include "gemm_pipeline.h"
@@ -11,35 +11,42 @@
 
 namespace turbo_gemm {
 
-using Accumulator = f32x4[kColumnFragments];  // of one fragment of rows: 16 columns of this lane
+using Accumulator = f32x4[4];  // 16 columns of a row
 
-// Where this lane's part of C lies: row + 16 f for fragment f, columns column ... column + 15.
+// Where this lane's part of C lies, in the tile: accumulator f is row + rows_before(f), columns from `column` +
+// columns_before(f) on.
 template <class T>
 struct LanePosition {
-  int row, column;  // in the tile
-  TURBO_METHOD LanePosition() {
-    const int wave = wave_index(), lane = lane_index();
-    row = wave / T::waves_n * (T::fragments * 16) + lane % 16;
-    column = wave % T::waves_n * 64 + lane / 16 * 16;
+  int row, column;
+  explicit TURBO_METHOD LanePosition(int wave) {
+    const int lane = lane_index();
+    row = wave / T::waves_n * (T::fragments * 16) + lane % T::edge;
+    column = wave % T::waves_n * 64 + lane / T::edge * T::edge;
   }
+  static TURBO_METHOD constexpr int rows_before(int f) { return f / T::row_parts * T::edge; }
+  static TURBO_METHOD constexpr int columns_before(int f) { return f % T::row_parts * 16; }
 };
 
 TURBO_DEVICE int least(int x, int y) { return x < y ? x : y; }
 
 // Dequantisation of whole rows and columns: total[m][n] a_scale[m] b_scale[n]. A stride of 0: one scale for all.
 template <class T>
-TURBO_DEVICE void scale_tile(const GemmArgs &args, TilePosition tile, Accumulator (&total)[T::fragments]) {
-  const LanePosition<T> lane;
+TURBO_DEVICE void scale_tile(const GemmArgs &args, TilePosition tile, int wave, Accumulator (&total)[T::fragments]) {
+  const LanePosition<T> lane(wave);
   const auto *a_scale = (const global<float> *)args.a_scale, *b_scale = (const global<float> *)args.b_scale;
-  Accumulator columns;
 #pragma unroll
-  for (int e = 0; e < 16; ++e)
-    columns[e / 4][e % 4] = b_scale[least(tile.n + lane.column + e, args.n - 1) * args.b_scale_stride];
+  for (int part = 0; part < T::row_parts; ++part) {
+    Accumulator columns;
 #pragma unroll
-  for (int f = 0; f < T::fragments; ++f) {
-    const float row = a_scale[least(tile.m + lane.row + 16 * f, args.m - 1) * args.a_scale_stride];
+    for (int e = 0; e < 16; ++e)
+      columns[e / 4][e % 4] =
+          b_scale[least(tile.n + lane.column + lane.columns_before(part) + e, args.n - 1) * args.b_scale_stride];
 #pragma unroll
-    for (int j = 0; j < kColumnFragments; ++j) total[f][j] *= columns[j] * row;
+    for (int f = part; f < T::fragments; f += T::row_parts) {
+      const float row = a_scale[least(tile.m + lane.row + lane.rows_before(f), args.m - 1) * args.a_scale_stride];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) total[f][j] *= columns[j] * row;
+    }
   }
 }
 
@@ -83,28 +90,32 @@ TURBO_DEVICE void store_one(C x, Buffer c, int offset) {
   if constexpr (sizeof(C) == 2) __builtin_amdgcn_raw_buffer_store_b16(bits<unsigned short>(x), c, offset, 0, 0);
 }
 
-// A wave's part of LDS, which the main loop does not need any more: 16 rows of 64 floats, of which chunks of four are
-// swizzled against conflicts.
+// A wave's part of LDS, which the main loop does not need any more: an accumulator of each lane, 16 rows of 64 floats
+// (edge 32: 32 rows of 32), of which chunks of four are swizzled against conflicts.
 constexpr int kScratchBytes = 16 * 64 * 4;
 
-TURBO_DEVICE int scratch_at(int row, int column) { return row * 64 + swizzle<16>(row, column / 4) * 4 + column % 4; }
+template <int Width>
+TURBO_DEVICE int scratch_at(int row, int column) {
+  return row * Width + swizzle<Width / 4>(row, column / 4) * 4 + column % 4;
+}
 
-// Through LDS, so that a store of the wave is 64 adjacent elements. `offset`: of this lane's column of the first row;
-// `rows` of the 16 are there.
-template <class C>
+// Through LDS, so that a store of the wave is 16 adjacent elements of each row, or more. `offset`: of this lane's first
+// element; `rows`: of what follows, that are there; both of lane % Width.
+template <class C, class T>
 TURBO_DEVICE void write_elements(const Accumulator &x, local<float> *scratch, Buffer c, int offset, int row_bytes,
                                  int rows, bool accumulate) {
+  constexpr int width = 64 / T::row_parts;
   const int lane = lane_index();
   order();
 #pragma unroll
-  for (int j = 0; j < kColumnFragments; ++j) store<4>(scratch + scratch_at(lane % 16, lane / 16 * 16 + 4 * j), x[j]);
+  for (int j = 0; j < 4; ++j) store<4>(scratch + scratch_at<width>(lane % T::edge, lane / T::edge * 16 + 4 * j), x[j]);
   order();  // the LDS instructions of a wave are in order
 #pragma unroll 1
-  for (int row = 0; row < rows; ++row) {
-    float value = scratch[scratch_at(row, lane)];
+  for (int row = T::row_parts == 1 ? 0 : lane / width; row < rows; row += T::row_parts) {
+    float value = scratch[scratch_at<width>(row, lane % width)];
     if (accumulate) value += to_float(load_one<C>(c, offset));
     store_one<C>(from_float<C>(value), c, offset);
-    offset += row_bytes;
+    offset += T::row_parts * row_bytes;
   }
 }
 
@@ -119,7 +130,7 @@ TURBO_DEVICE void read_bias(Accumulator &values, const global<void> *bias, int f
 // Bias of the 16 columns from `first` on; zeros without one.
 TURBO_DEVICE void read_bias(Accumulator &values, const GemmArgs &args, int first) {
 #pragma unroll
-  for (int j = 0; j < kColumnFragments; ++j) values[j] = f32x4{};
+  for (int j = 0; j < 4; ++j) values[j] = f32x4{};
   if (args.bias == nullptr) return;
   if (args.bias_type == 0) read_bias<float>(values, args.bias, first, args.n);
   if (args.bias_type == 1) read_bias<fp16>(values, args.bias, first, args.n);
@@ -130,36 +141,43 @@ TURBO_DEVICE void read_bias(Accumulator &values, const GemmArgs &args, int first
 
 // `total` is A B^T, in float32. `lds` is free from here on.
 template <class C, class T, int LdsBytes>
-TURBO_DEVICE void write_tile(const GemmArgs &args, TilePosition tile, const Accumulator (&total)[T::fragments],
-                             unsigned char (&lds)[LdsBytes]) {
+TURBO_DEVICE void write_tile(const GemmArgs &args, TilePosition tile, int wave,
+                             const Accumulator (&total)[T::fragments], unsigned char (&lds)[LdsBytes]) {
   static_assert(LdsBytes >= T::waves * kScratchBytes, "");
-  const LanePosition<T> lane;
+  const LanePosition<T> lane(wave);
   const int rows = least(args.m - tile.m, T::m), columns = least(args.n - tile.n, T::n);
   const int row_bytes = int(args.c_stride * int(sizeof(C)));
   const Buffer c = make_buffer((global<C> *)args.c + tile.m * args.c_stride + tile.n,
                                unsigned((rows - 1) * row_bytes + columns * int(sizeof(C))));
-  Accumulator bias;
-  read_bias(bias, args, tile.n + lane.column);
-  const int wave_row = wave_index() / T::waves_n * (T::fragments * 16);
-  const int wave_column = wave_index() % T::waves_n * 64 + lane_index();  // element by element: a column a lane
-  auto *scratch = (local<float> *)((local<unsigned char> *)lds + wave_index() * kScratchBytes);
+  const int wave_row = wave / T::waves_n * (T::fragments * 16);
+  auto *scratch = (local<float> *)((local<unsigned char> *)lds + wave * kScratchBytes);
 #pragma unroll
-  for (int f = 0; f < T::fragments; ++f) {
-    const int row = 16 * f;
-    int offset = (lane.row + row) * row_bytes + lane.column * int(sizeof(C));
-    int left = lane.row + row < rows ? columns - lane.column : 0;
-    // Row by row: otherwise the offsets of all rows are computed first, and kept in registers that there are not.
-    order();
-    asm volatile("" : "+v"(offset), "+v"(left));
-    Accumulator x;
+  for (int part = 0; part < T::row_parts; ++part) {
+    const int first = lane.column + lane.columns_before(part);
+    Accumulator bias;
+    read_bias(bias, args, tile.n + first);
+    // Element by element: a column a lane, `width` of them in a row.
+    constexpr int width = 64 / T::row_parts;
+    const int element = lane_index() % width, up = T::row_parts == 1 ? 0 : lane_index() / width;
+    const int column = wave % T::waves_n * 64 + element / 16 * T::edge + part * 16 + element % 16;
 #pragma unroll
-    for (int j = 0; j < kColumnFragments; ++j) x[j] = total[f][j] + bias[j];
-    if (args.vector) {
-      write_columns<C>(x, c, offset, left, args.accumulate);
-    } else {
-      const int at = wave_column < columns ? (wave_row + row) * row_bytes + wave_column * int(sizeof(C)) : kNowhere;
-      write_elements<C>(x, scratch, c, at, wave_column < columns ? row_bytes : 0, least(rows - wave_row - row, 16),
-                        args.accumulate);
+    for (int f = part; f < T::fragments; f += T::row_parts) {
+      const int row = lane.rows_before(f);
+      int offset = (lane.row + row) * row_bytes + first * int(sizeof(C));
+      int left = lane.row + row < rows ? columns - first : 0;
+      // Row by row: otherwise the offsets of all rows are computed first, and kept in registers that there are not.
+      order();
+      asm volatile("" : "+v"(offset), "+v"(left));
+      Accumulator x;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) x[j] = total[f][j] + bias[j];
+      if (args.vector) {
+        write_columns<C>(x, c, offset, left, args.accumulate);
+      } else {
+        const int at = column < columns ? (wave_row + row + up) * row_bytes + column * int(sizeof(C)) : kNowhere;
+        write_elements<C, T>(x, scratch, c, at, column < columns ? row_bytes : 0, least(rows - wave_row - row, T::edge),
+                             args.accumulate);
+      }
     }
   }
 }

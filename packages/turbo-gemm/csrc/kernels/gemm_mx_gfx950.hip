@@ -34,26 +34,28 @@ struct MxLoop {
   static constexpr int set_bytes = (T::m + T::n) * 16;
   static constexpr int lds_bytes = LdsLayout<T>::end + 2 * set_bytes;
 
-  int lds_start;
+  int wave, lds_start, dma_start;  // start of the work-group's LDS; of this wave's DMA into it
   int row_bytes, stages;
-  Fetcher<T::m, T::waves, false> a;
-  Fetcher<T::n, T::waves, true> b;
+  Fetcher<T::m, T::waves, kInOrder> a;
+  Fetcher<T::n, T::waves, T::edge> b;
   Descriptor scale;
   int scale_offset, scale_to;
   const local<unsigned char> *a_at[2], *b_at[2], *a_scale_at, *b_scale_at;  // of this lane
-  mx_operand a_part[T::fragments], b_part[kColumnFragments];
-  int a_scale[T::fragments], b_scale[kColumnFragments];
+  mx_operand a_part[T::fragments], b_part[T::column_fragments];
+  int a_scale[T::fragments], b_scale[T::column_fragments];
   Accumulator total[T::fragments] = {};
 
   static TURBO_METHOD int chunk_at(int place) { return fp4 ? 2 * (place & 3) + (place >> 2) : place; }
 
   TURBO_METHOD MxLoop(const GemmArgs &args, TilePosition tile, local<unsigned char> *memory)
-      : lds_start(int(reinterpret_cast<unsigned long>(memory))),
+      : wave(kept_wave_index()),
+        lds_start(int(reinterpret_cast<unsigned long>(memory))),
+        dma_start(lds_start + dma_start_of(wave)),
         row_bytes(args.row_bytes),
         stages((args.row_bytes + kStageBytes - 1) / kStageBytes),
-        a(args.a + tile.m * args.a_stride, args.a_stride, args.m - tile.m, args.row_bytes, chunk_at),
-        b(args.b + tile.n * args.b_stride, args.b_stride, args.n - tile.n, args.row_bytes, chunk_at) {
-    const int wave = wave_index(), lane = lane_index(), row = lane % 16, group = lane / 16;
+        a(args.a + tile.m * args.a_stride, args.a_stride, args.m - tile.m, args.row_bytes, wave, chunk_at),
+        b(args.b + tile.n * args.b_stride, args.b_stride, args.n - tile.n, args.row_bytes, wave, chunk_at) {
+    const int lane = lane_index(), row = lane % 16, group = lane / 16;
     // Scales: the first waves fetch those of A, the others of B.
     const bool is_a = wave < T::m / 64;
     const int part = is_a ? wave : wave - T::m / 64;
@@ -61,7 +63,7 @@ struct MxLoop {
     const auto *first = (const global<unsigned char> *)(is_a ? args.a_scale : args.b_scale);
     const int begin = is_a ? tile.m : tile.n, rows = least((is_a ? args.m : args.n) - begin, is_a ? T::m : T::n);
     scale = describe(first + begin * stride, unsigned((rows - 1) * stride + row_bytes / (fp4 ? 16 : 32)));
-    scale_offset = (part * 64 + (is_a ? lane : row_of_b(lane))) * int(stride);
+    scale_offset = (part * 64 + (is_a ? lane : row_of_b<T::edge>(lane))) * int(stride);
     scale_to = lds_start + LdsLayout<T>::end + wave * 64 * 16;
     // Reads: row `row` of each fragment.
     const int a_row = wave / T::waves_n * (T::fragments * 16) + row, b_row = wave % T::waves_n * 64 + row;
@@ -77,11 +79,11 @@ struct MxLoop {
   }
 
   template <int Stage>
-  TURBO_METHOD void fetch(int t) const {
+  TURBO_METHOD void fetch(int t) {
     const int at = t * kStageBytes;
     // K of 4 bits may end with half a stage. What follows in memory is the next row's: zeros instead.
-    a.template operator()<fp4>(at, row_bytes, lds_start + LdsLayout<T>::a(Stage));
-    b.template operator()<fp4>(at, row_bytes, lds_start + LdsLayout<T>::b(Stage));
+    a.template operator()<fp4>(at, row_bytes, dma_start + LdsLayout<T>::a(Stage));
+    b.template operator()<fp4>(at, row_bytes, dma_start + LdsLayout<T>::b(Stage));
     if (Stage == 0 && t % scale_stages == 0) {
       const int set = t / scale_stages;
       turbo_gemm::fetch_to_lds<16>(scale, scale_offset + set * 16, scale_to + set % 2 * set_bytes);
@@ -102,11 +104,11 @@ struct MxLoop {
   TURBO_METHOD void read(int t) {
     const int at = t / scale_stages % 2 * set_bytes + t % scale_stages * stage_scales;
 #pragma unroll
-    for (int j = 0; j < kColumnFragments; ++j) b_scale[j] = read_scale(b_scale_at + at + j * 16 * 16);
+    for (int j = 0; j < T::column_fragments; ++j) b_scale[j] = read_scale(b_scale_at + at + j * 16 * 16);
 #pragma unroll
     for (int f = 0; f < T::fragments; ++f) a_scale[f] = read_scale(a_scale_at + at + f * 16 * 16);
 #pragma unroll
-    for (int j = 0; j < kColumnFragments; ++j)
+    for (int j = 0; j < T::column_fragments; ++j)
       b_part[j] = read_part(b_at, Stage * T::n * kStageBytes + j * 16 * kStageBytes);
 #pragma unroll
     for (int f = 0; f < T::fragments; ++f)
@@ -136,7 +138,7 @@ struct MxLoop {
 #pragma unroll
     for (int f = 0; f < T::fragments; ++f) {
 #pragma unroll
-      for (int j = 0; j < kColumnFragments; ++j) {
+      for (int j = 0; j < T::column_fragments; ++j) {
         mx_operand x = a_part[f], y = b_part[j];
         if constexpr (Half == 1) {
           x = __builtin_shufflevector(x, x, 4, 5, 6, 7, 4, 5, 6, 7);
@@ -160,8 +162,8 @@ TURBO_DEVICE void gemm_mx(const GemmArgs &args) {
   __shared__ __attribute__((aligned(16))) unsigned char memory[Loop::lds_bytes];
   const TilePosition tile = tile_position(args.tiles_m, args.tiles_n, T::m, T::n);
   Loop loop(args, tile, (local<unsigned char> *)memory);
-  run<T>(loop, loop.stages);
-  write_tile<C, T>(args, tile, loop.total, memory);
+  run<T>(loop);
+  write_tile<C, T>(args, tile, loop.wave, loop.total, memory);
 }
 
 #define TURBO_MX_KERNEL(a, b, c, tile, waves_m, waves_n, fragments)                              \

@@ -37,15 +37,19 @@ constexpr int kDmaBytes = kLdsDmaMaxBytes;
 constexpr int kChunks = kStageBytes / 16;               // 16-byte chunks of a row in a stage: a lane's LDS access
 constexpr int kDmaRows = 64 * kDmaBytes / kStageBytes;  // rows that an LDS-DMA instruction of a wave fills
 
-template <int WavesM, int WavesN, int Fragments>
+// A wave's part is 16 Fragments rows of 64 columns, in matrix instructions of Edge x Edge, 16 or 32. A lane has of it
+// `fragments` times 16 adjacent columns of a row.
+template <int WavesM, int WavesN, int Fragments, int Edge = 16>
 struct Tile {
-  static constexpr int waves_m = WavesM, waves_n = WavesN, fragments = Fragments;
+  static constexpr int waves_m = WavesM, waves_n = WavesN, fragments = Fragments, edge = Edge;
   static constexpr int waves = WavesM * WavesN, threads = waves * kWaveSize;
   static constexpr int m = WavesM * Fragments * 16, n = WavesN * 64;
+  static constexpr int lane_groups = 64 / Edge;       // of Edge lanes, that have the same columns
+  static constexpr int column_fragments = 64 / Edge;  // of the wave's 64 columns
+  static constexpr int row_fragments = Fragments * 16 / Edge;
+  static constexpr int row_parts = Edge / 16;  // times 16 columns of one row that a lane has
   static constexpr bool two_groups = waves == 8;
 };
-
-constexpr int kColumnFragments = 4;  // of 16 columns; the wave's 64
 
 // Where everything is in LDS.
 template <class T>
@@ -57,10 +61,16 @@ struct LdsLayout {
 
 // --- rows ------------------------------------------------------------------------------------------------------------
 
-// Row of B, in the tile, that is row r of its LDS image. Rows are permuted within 64 so that a lane ends up with 16
-// adjacent columns of C: fragment f, row 4 q + s of it (D's register s in lane group q) is column 16 q + 4 f + s.
+// Row of B, in the tile, that is row r of its LDS image. Rows are permuted within 64 so that a lane ends up with adjacent
+// columns of C: of fragment f it has rows 4 q + s (edge 32: 8 q + 4 g + s), which are D's register s (4 q + s) in lane
+// group q (g), and they are columns 16 q + 4 f + s (32 g + 16 f + 4 q + s).
 // Linear in the bits of r: row_of_b(x + y) = row_of_b(x) + row_of_b(y) where x and y have no bit in common.
-TURBO_DEVICE constexpr int row_of_b(int r) { return (r & ~63) + 16 * (r >> 2 & 3) + 4 * (r >> 4 & 3) + (r & 3); }
+template <int Edge>
+TURBO_DEVICE constexpr int row_of_b(int r) {
+  const int s = r & 3;
+  if (Edge == 16) return (r & ~63) + 16 * (r >> 2 & 3) + 4 * (r >> 4 & 3) + s;
+  return (r & ~63) + 32 * (r >> 2 & 1) + 16 * (r >> 5 & 1) + 4 * (r >> 3 & 3) + s;
+}
 
 // The chunk of a row that is stored at `position` of row r, and the other way round. Two rows (gfx950: of 128 bytes, 64
 // banks; gfx942: of 64 bytes, 32 banks) take all banks once, and r / 2 changes the order: the 16 rows of a fragment read
@@ -69,8 +79,9 @@ TURBO_DEVICE int swizzle_rows(int r, int position) { return position ^ (r >> 1 &
 
 // --- memory to LDS ---------------------------------------------------------------------------------------------------
 
-// One operand's rows of the tile, as this wave fetches them. PermuteRows: B.
-template <int Rows, int Waves, bool PermuteRows>
+// One operand's rows of the tile, as this wave fetches them: A's in order, B's permuted for fragments of Edge.
+constexpr int kInOrder = 0;
+template <int Rows, int Waves, int Edge>
 struct Fetcher {
   static constexpr int count = Rows / (kDmaRows * Waves);  // instructions a stage
   Descriptor from;
@@ -78,32 +89,49 @@ struct Fetcher {
   int position;    // its place in the row, bytes
   int row_stride;  // bytes
 
+  static TURBO_METHOD constexpr int row_of(int r) { return Edge == kInOrder ? r : row_of_b<Edge>(r); }
+
   // order_of(p) is the chunk that is wanted at place p.
   template <class Order>
-  TURBO_METHOD Fetcher(const global<unsigned char> *tile, long long stride, int rows, int row_bytes, Order order_of)
+  TURBO_METHOD Fetcher(const global<unsigned char> *tile, long long stride, int rows, int row_bytes, int wave,
+                       Order order_of)
       : from(describe(tile, unsigned(stride * ((rows < Rows ? rows : Rows) - 1) + row_bytes))),
         row_stride(int(stride)) {
     const int byte = lane_index() * kDmaBytes;
-    const int row = wave_index() * kDmaRows + byte / kStageBytes;
+    const int row = wave * kDmaRows + byte / kStageBytes;
     position = order_of(swizzle_rows(row, byte % kStageBytes / 16)) * 16 + byte % 16;
-    offset = (PermuteRows ? row_of_b(row) : row) * row_stride + position;
+    offset = row_of(row) * row_stride + position;
   }
 
-  // Bytes [at, at + kStageBytes) of each row to LDS byte `to`. Bytes from `row_bytes` on become 0, if Masked.
+  // Bytes [at, at + kStageBytes) of each row to `to`, where this wave's first instruction writes. Masked: bytes from
+  // `row_bytes` on become 0. Stages come in order, so that the last one's mask can stay.
   template <bool Masked>
-  TURBO_METHOD void operator()(int at, int row_bytes, int to) const {
-    // Beyond any size that a descriptor can have here, with what is added to it, too.
-    const int lane = Masked && position >= row_bytes - at ? int(0x80000000) : offset;
-    const int first = to + wave_index() * kDmaRows * kStageBytes;
+  TURBO_METHOD void operator()(int at, int row_bytes, int to) {
+    if (Masked && at + kStageBytes > row_bytes) {
+      if (position >= row_bytes - at) offset = int(0x80000000);  // beyond any size that a descriptor has here
+      asm volatile("" : "+v"(offset));                           // else every stage computes the mask
+    }
+    asm volatile("" : "+s"(to));  // else a register for each i is kept over the loop
 #pragma unroll
     for (int i = 0; i < count; ++i) {
       const int row = i * Waves * kDmaRows;
-      int further = (PermuteRows ? row_of_b(row) : row) * row_stride + at;
-      asm("" : "+s"(further));  // a scalar until it is needed: else one register for each i is kept over the loop
-      fetch_to_lds<kDmaBytes>(from, lane + further, first + row * kStageBytes);
+      int further = row_of(row) * row_stride + at;
+      asm("" : "+s"(further));  // not before it is needed, likewise
+      if (further > from[2]) further = from[2];
+      fetch_to_lds<kDmaBytes>(from, offset, further, to + row * kStageBytes);
     }
   }
 };
+
+// Opaque, or wave_index() is computed from the lane's index again and again, in the loop too.
+TURBO_DEVICE int kept_wave_index() {
+  int wave = wave_index();
+  asm volatile("" : "+s"(wave));
+  return wave;
+}
+
+// Where the first DMA instruction of a wave writes, if the tile's rows begin at 0.
+TURBO_DEVICE int dma_start_of(int wave) { return wave * kDmaRows * kStageBytes; }
 
 // --- the loop --------------------------------------------------------------------------------------------------------
 
@@ -128,8 +156,9 @@ TURBO_DEVICE void step(Loop &loop, bool leading, int t, int stages) {
 }
 
 template <class T, class Loop>
-TURBO_DEVICE void run(Loop &loop, int stages) {
-  const bool leading = !T::two_groups || wave_index() < 4;
+TURBO_DEVICE void run(Loop &loop) {
+  const int stages = loop.stages;
+  const bool leading = !T::two_groups || loop.wave < 4;
   loop.template fetch<0>(0);
   wait_fetched();
   bare_barrier();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "cost/profile.h"
 
+#include "cost/coexecution.h"
 #include "cost/mfma_passes.h"
 
 #include <algorithm>
@@ -74,13 +75,18 @@ Profile profile(const CodeObject &object, const Kernel &kernel, const Report &r,
     if (is_matrix(i)) {
       p.mfma[op_name(i.op)] += n;
       p.unit_cycles["mfma"] += h.cycles;
+      p.matrix_cycles += h.cycles;
+      p.issue_cycles += n * held_cycles(object.arch, i);
     } else if (i.cls == InstClass::Valu || i.cls == InstClass::Trans || i.cls == InstClass::Mfma) {
       p.unit_cycles["valu"] += h.cycles;
+      p.issue_cycles += h.cycles;
+      if (runs_alone(i)) p.matrix_cycles += h.cycles;
     } else if (i.cls == InstClass::Salu || i.cls == InstClass::Smem || i.cls == InstClass::Branch) {
       p.unit_cycles["salu"] += n;
     }
     p.hot.push_back(h);
   }
+  if (p.unit_cycles["mfma"]) p.mfma_share = double(p.unit_cycles["mfma"]) / double(simd_cycles(p));
   p.unit_cycles["lds"] = r.costs.lds_cycles;
   p.unit_cycles["vmem"] = r.costs.vmem_segments * 64 / d.l1_bytes_per_cycle;
 

@@ -4,6 +4,7 @@
 
 #include "core/launch.h"
 
+#include <algorithm>
 #include <map>
 
 namespace turbo_sim {
@@ -26,14 +27,21 @@ struct Profile {
   std::map<std::string, uint64_t> instructions;  // by class, wave-instructions
   std::map<std::string, uint64_t> mfma;          // by mnemonic
   std::map<std::string, uint64_t> unit_cycles;   // summed over the device: mfma, valu, salu, lds, vmem
+  uint64_t matrix_cycles = 0, issue_cycles = 0;  // of SIMDs, summed: see simd_cycles
   std::map<std::string, double> bound;           // cycles per unit when work is spread evenly over the compute units
   std::string limit;                             // unit with the largest bound
   double bound_cycles = 0;
   unsigned units_used = 0;  // compute units that get a work-group
   unsigned waves_per_simd = 0;
   std::string occupancy_limit;
+  double mfma_share = 0;            // mfma of simd_cycles; 0 without matrix instructions
   std::vector<HotInstruction> hot;  // by issue cycles, descending
 };
+
+/// Least time of a SIMD for its matrix and vector instructions. Either its matrix unit is the limit, with the vector
+/// instructions that cannot run beside it, or the port that issues vector instructions, which matrix instructions hold at
+/// their beginning.
+inline uint64_t simd_cycles(const Profile &p) { return std::max(p.matrix_cycles, p.issue_cycles); }
 
 Profile profile(const CodeObject &, const Kernel &, const Report &, unsigned hot = 20);
 

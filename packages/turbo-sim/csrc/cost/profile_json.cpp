@@ -70,6 +70,8 @@ std::string profile_json(const CodeObject &object, const Kernel &k, const Report
   o.map("instructions", p.instructions);
   o.map("mfma", p.mfma);
   o.map("unit_cycles", p.unit_cycles);
+  o.map("simd_cycles", std::map<std::string, uint64_t>{{"matrix", p.matrix_cycles}, {"issue", p.issue_cycles}});
+  o.add("mfma_share", p.mfma_share);
   o.map("bound_cycles_by_unit", p.bound);
   o.add("bound_cycles", p.bound_cycles);
   o.text("limit", p.limit);

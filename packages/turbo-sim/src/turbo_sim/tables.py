@@ -40,6 +40,12 @@ def profile_table(p: dict[str, Any], hot: int = 12) -> str:
         "    ",
     )
     lines.append(f"  lower bound: {p['bound_cycles']:,.0f} cycles, limited by {p['limit'] or 'nothing'}")
+    if p["mfma_share"]:
+        simd = p["simd_cycles"]
+        lines.append(
+            f"  MFMA share: at most {p['mfma_share']:.0%} of a SIMD's time (matrix unit and what cannot run beside it: "
+            f"{simd['matrix']:,} cycles; issue of vector instructions: {simd['issue']:,})"
+        )
     asked = p["vmem_load_bytes"] + p["vmem_store_bytes"]
     touched = p["vmem_segments_of_64_bytes"] * 64
     lines.append(

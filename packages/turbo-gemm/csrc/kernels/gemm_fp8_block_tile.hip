@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 //
-// FP8 GEMM, scales of blocks of 128 along K: gemm_fp8.h.
+// FP8 GEMM, scales of blocks of 128 along K of each row of A, of 128 x 128 of B: gemm_fp8.h. A may have one for 128 rows.
 #include "gemm_fp8.h"
 
 namespace turbo_gemm {
 
-#define TURBO_FP8_OUTPUT(a, b, c) TURBO_GEMM_BLOCK_TILES(TURBO_FP8_KERNEL, block, true, a, b, c)
+#define TURBO_FP8_OUTPUT(a, b, c) TURBO_GEMM_BLOCK_TILES(TURBO_FP8_KERNEL, block_tile, a, b, c)
 #define TURBO_FP8_PAIR(_, a, b) TURBO_GEMM_OUTPUTS(TURBO_FP8_OUTPUT, a, b)
 TURBO_GEMM_FP8_PAIRS(TURBO_FP8_PAIR, _)
 

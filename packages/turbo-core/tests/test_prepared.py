@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Calls that repeat are started from what was kept of the first: with their own tensors, and never another call's."""
 
+from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -113,20 +115,58 @@ def test_another_call_is_planned_anew(machine, other):
     assert len(machine.plans) == 2
 
 
-def test_a_tensor_given_twice_or_in_part_is_planned_each_time(machine, monkeypatch):
-    x = torch.randn(5, 7)
-    for _ in range(2):
-        machine.answer(Call(x, 2, x))
+def test_a_tensor_given_twice_is_not_taken_for_two(machine):
+    x, y = torch.randn(5, 7), torch.randn(5, 7)
+    for a, b in ((x, x), (x, y), (y, y), (y, x)):
+        assert torch.equal(machine.answer(Call(a, 2, b)).scaled, 2 * (2 * a + b))
     assert len(machine.plans) == 2
 
+
+def test_a_part_of_a_tensor_is_planned_each_time(machine):
+    x = torch.randn(5, 7)
+
     def plan():
-        out = torch.empty(5)
-        arguments = dict(x=x[1], out=out, partial=torch.empty(7), factor=2, y=None)
-        return out, [Launch(machine.kernel, (1,), {**arguments, "out": torch.empty(7)}, {})]
+        out = torch.empty(7)
+        return out, [Launch(machine.kernel, (1,), dict(x=x[1], out=out, partial=torch.empty(7), factor=2, y=None), {})]
 
     for _ in range(2):
-        machine.prepared.run("part", (x,), CPU, plan)
+        assert torch.equal(machine.prepared.run("part", (x,), CPU, plan), 2 * x[1])
     assert len(machine.prepared._known) == 0
+
+
+@dataclass
+class Descriptor:
+    """As Triton's: the tensor is its ``base``."""
+
+    base: torch.Tensor
+    block_shape: list[int]
+    checked: bool = False
+
+    def __post_init__(self):
+        self.checked = True
+
+
+def test_descriptors_are_filled_with_the_tensors_of_the_call(machine, monkeypatch):
+    seen = []
+
+    def start(x, out, partial, factor, y):
+        seen.append((x, y))
+        out.copy_(x.base + y.base)
+
+    monkeypatch.setattr(Kernel, "__getitem__", lambda kernel, grid: start)
+
+    def plan(a, b):
+        out = torch.empty(4, 6).t()  # an order of its dimensions that is not the usual one
+        arguments = dict(x=Descriptor(a, [2, 3]), y=Descriptor(b, [3, 2]), out=out, partial=None, factor=1)
+        return out, [Launch(machine.kernel, (1,), arguments, {})]
+
+    for number in range(3):
+        a, b = torch.randn(6, 4), torch.randn(6, 4)
+        out = machine.prepared.run("sum", (a, b), CPU, partial(plan, a, b) if number == 0 else None)
+        assert torch.equal(out, a + b) and out.stride() == (1, 6)
+        x, y = seen[-1]
+        assert x.base is a and y.base is b and (x.block_shape, y.block_shape) == ([2, 3], [3, 2])
+        assert x.checked and isinstance(x, Descriptor)
 
 
 def test_one_tensor(machine):

@@ -25,12 +25,19 @@ Plan = tuple[Any, list[Launch]]
 
 
 class _Start(NamedTuple):
-    """One kernel: its arguments by position, and which of them are tensors: (position, number of the tensor)."""
+    """One kernel.
+
+    Attributes:
+        arguments: by position, but tensors and descriptors.
+        tensors: (position, number of the tensor).
+        descriptors: (position, number of its tensor, its type, its other fields).
+    """
 
     compiled: Any
     grid: tuple[int, ...]
     arguments: list[Any]
     tensors: list[tuple[int, int]]
+    descriptors: list[tuple[int, int, type, dict[str, Any]]]
 
 
 class _Prepared(NamedTuple):
@@ -67,7 +74,10 @@ class PreparedLaunches:
         """
         torch = require_torch()
         inputs = [value for value in call if isinstance(value, torch.Tensor)]
-        key = (name, *(layout_of(value) if isinstance(value, torch.Tensor) else value for value in call))
+        addresses = [value.data_ptr() for value in inputs]
+        same = len(set(addresses)) < len(addresses)  # which tensors are one is then part of the call
+        shared = tuple(map(addresses.index, addresses)) if same else ()
+        key = (name, shared, *(layout_of(value) if isinstance(value, torch.Tensor) else value for value in call))
         known = self._known.get(key)
         if known is not None:
             return _repeat(known, inputs, device)
@@ -97,30 +107,39 @@ def _prepare(inputs: list[Any], outputs: Any, launches: list[Launch], compiled: 
     one = isinstance(outputs, torch.Tensor)
     results = [outputs] if one else list(outputs)
     made = [result for result in results if result is not None]
+    tensors = [*inputs, *made]
     numbers: dict[int, int] = {}  # address -> number
-    for tensor in (*inputs, *made):
-        numbers.setdefault(tensor.data_ptr(), len(numbers))
-    if len(numbers) < len(inputs) + len(made) or 0 in numbers or not all(t.is_contiguous() for t in made):
+    for number, tensor in enumerate(tensors):
+        numbers.setdefault(tensor.data_ptr(), number)
+    apart = all(numbers[result.data_ptr()] == len(inputs) + number for number, result in enumerate(made))
+    if not apart or 0 in numbers or not all(map(_is_whole, made)):
         return None
-    storages = {tensor.untyped_storage().data_ptr() for tensor in (*inputs, *made)}
-    allocated = list(made)
+    storages = {tensor.untyped_storage().data_ptr() for tensor in tensors}
     starts = []
     for launch, kernel in zip(launches, compiled, strict=True):
         arguments = launch.by_position()
-        places = []
+        start = _Start(kernel, launch.whole_grid(), arguments, [], [])
         for position, value in enumerate(arguments):
-            if isinstance(value, torch.Tensor):
-                if value.data_ptr() not in numbers:
-                    if value.untyped_storage().data_ptr() in storages:
-                        return None  # part of a tensor, from somewhere in it
-                    storages.add(value.untyped_storage().data_ptr())
-                    numbers[value.data_ptr()] = len(numbers)
-                    allocated.append(value)
-                places.append((position, numbers[value.data_ptr()]))
-                arguments[position] = None
-        starts.append(_Start(kernel, launch.whole_grid(), arguments, places))
+            described = hasattr(value, "block_shape")
+            tensor = value.base if described else value
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            address = tensor.data_ptr()
+            if address not in numbers:
+                if tensor.untyped_storage().data_ptr() in storages:
+                    return None  # part of a tensor, from somewhere in it
+                storages.add(tensor.untyped_storage().data_ptr())
+                numbers[address] = len(tensors)
+                tensors.append(tensor)
+            if described:
+                fields = {name: field for name, field in vars(value).items() if name != "base"}
+                start.descriptors.append((position, numbers[address], type(value), fields))
+            else:
+                start.tensors.append((position, numbers[address]))
+            arguments[position] = None
+        starts.append(start)
     return _Prepared(
-        [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in allocated],
+        [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors[len(inputs) :]],
         (lambda tensors: tensors[0]) if one else type(outputs)._make,
         [None if result is None else numbers[result.data_ptr()] for result in results],
         starts,
@@ -133,9 +152,25 @@ def _repeat(prepared: _Prepared, inputs: list[Any], device: torch.device) -> Any
         torch.empty_strided(size, stride, dtype=dtype, device=device) for size, stride, dtype in prepared.allocations
     ]
     with on_device(device):
-        for compiled, grid, arguments, places in prepared.starts:
-            filled = arguments.copy()
-            for position, number in places:
-                filled[position] = tensors[number]
-            compiled[grid](*filled)
+        for start in prepared.starts:
+            arguments = start.arguments.copy()
+            for position, number in start.tensors:
+                arguments[position] = tensors[number]
+            for position, number, kind, fields in start.descriptors:
+                arguments[position] = _described(kind, fields, tensors[number])
+            start.compiled[start.grid](*arguments)
     return prepared.make([None if number is None else tensors[number] for number in prepared.outputs])
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Whether the tensor, in any order of its dimensions, is all of its memory, as ``empty_strided`` would make it."""
+    strides = zip(tensor.shape, tensor.stride(), strict=True)
+    extent = 1 + sum((size - 1) * stride for size, stride in strides)
+    return extent == tensor.numel() and tensor.untyped_storage().nbytes() == extent * tensor.dtype.itemsize
+
+
+def _described(kind: type, fields: dict[str, Any], tensor: torch.Tensor) -> Any:
+    """A descriptor without its constructor's checks (4 microseconds), which the first one passed."""
+    descriptor: Any = object.__new__(kind)
+    descriptor.__dict__.update(fields, base=tensor)
+    return descriptor

@@ -6,7 +6,7 @@ A launch is planned from metadata alone, so that the audit compiles what a targe
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,29 +28,55 @@ from turbo_attention.triton.tiles import Tile, choose_tile, split_width
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.launch import Launch, power_of_two
 from turbo_core.low_precision import fp8_max
+from turbo_core.prepared import PreparedLaunches
 
 __all__ = ["backward", "forward", "plan_backward", "plan_forward"]
 
 _WIDE_STRIDE = 2**31 // 256  # elements between rows from which 32-bit offsets inside a tile of 128 rows may not do
 _DELTA_ROWS = 64
 
+_prepared = PreparedLaunches()
+
 
 def forward(call: ForwardCall, scales: Fp8Scales | None = None) -> AttentionResult:
     """The attention of ``call``; of FP8 payloads with their ``scales``."""
-    result, launch = plan_forward(call, device_facts(call.q.device), scales=scales)
-    launch.run(call.q.device)
+    device = call.q.device
+
+    def plan() -> tuple[AttentionResult, list[Launch]]:
+        result, launch = plan_forward(call, device_facts(device), scales=scales)
+        return result, [launch]
+
+    result: AttentionResult = _prepared.run("forward", (*call, *(scales or ())), device, plan)
     return result
+
+
+class _Planned(NamedTuple):
+    """What the launches of a backward without dbias write."""
+
+    dq: torch.Tensor
+    dk: torch.Tensor
+    dv: torch.Tensor
+    delta: torch.Tensor
 
 
 def backward(call: BackwardCall) -> AttentionGradients:
     """Its gradients."""
-    gradients, launches, delta = plan_backward(call, device_facts(call.dout.device))
-    for launch in launches:
-        launch.run(call.dout.device)
-    dbias = gradients.dbias
-    if dbias is not None:
-        dbias = dbias[:, :, : call.forward.max_seqlen_q, : call.forward.max_seqlen_k].contiguous()
-    return gradients._replace(dbias=dbias, dsink=_dsink(call, delta))
+    fwd, device = call.forward, call.dout.device
+    if call.want_dbias and fwd.bias is not None:  # its plan fills dbias with zeros, so it is made anew
+        gradients, launches, delta = plan_backward(call, device_facts(device))
+        for launch in launches:
+            launch.run(device)
+        dbias = gradients.dbias
+        if dbias is not None:
+            dbias = dbias[:, :, : fwd.max_seqlen_q, : fwd.max_seqlen_k].contiguous()
+        return gradients._replace(dbias=dbias, dsink=_dsink(call, delta))
+
+    def plan() -> tuple[_Planned, list[Launch]]:
+        gradients, launches, delta = plan_backward(call, device_facts(device))
+        return _Planned(*gradients[:3], delta), launches
+
+    dq, dk, dv, delta = _prepared.run("backward", (*fwd, *call[1:]), device, plan)
+    return AttentionGradients(dq, dk, dv, None, _dsink(call, delta))
 
 
 def _dsink(call: BackwardCall, delta: torch.Tensor) -> torch.Tensor | None:

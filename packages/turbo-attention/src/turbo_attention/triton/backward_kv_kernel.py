@@ -34,8 +34,8 @@ __all__ = ["backward_kv_kernel"]
 @triton.jit
 def _walk(
     dk_ND, dk_tail, dv_NV, k_ND, k_tail, v_NV, q, q_tail, do, lse_log2, delta, dbias,
-    offset_q, offset_do, stride_qs, stride_dos, width_q, width_do, begin, end, n0, j_N, sq, sk, shift, left,
-    right, scale, softcap, bias, stride_bias_m, stride_bias_n, stride_dbias_m, slope, seed, offset, head, threshold,
+    offset_q, offset_do, stride_qs, stride_dos, width_q, width_do, begin, end, again, stop, n0, j_N, sq, sk, shift,
+    left, right, scale, softcap, bias, stride_bias_m, stride_bias_n, stride_dbias_m, slope, seed, offset, head, threshold,
     keep_scale,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_M: tl.constexpr, MASKED: tl.constexpr,
@@ -43,9 +43,19 @@ def _walk(
     HAS_ALIBI: tl.constexpr, HAS_DROPOUT: tl.constexpr, WANT_DBIAS: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Queries ``begin`` to ``end`` into the sums; MASKED: some pair in the tiles may be out of sight."""
+    """Queries ``begin`` to ``end`` into the sums; MASKED: some pair in the tiles may be out of sight.
+
+    MASKED goes on with ``again`` to ``stop``: one loop for both ends of what is seen, whose code would not fit twice.
+    """
     MASK_ROWS: tl.constexpr = MASKED and not EVEN_M
-    for m in tl.range(begin, end, BLOCK_M):
+    count = tl.cdiv(end - begin, BLOCK_M)
+    tiles = count
+    if MASKED:
+        tiles += tl.cdiv(stop - again, BLOCK_M)
+    for tile in tl.range(tiles):
+        m = begin + tile * BLOCK_M
+        if MASKED:
+            m = tl.where(tile < count, m, again + (tile - count) * BLOCK_M)
         i_M = m + tl.arange(0, BLOCK_M)
         i, j = i_M[None, :], j_N[:, None]
         q_MD = load_rows(
@@ -131,18 +141,20 @@ def backward_kv_kernel(
     offset_k, columns_k = corner(base_k + head_k * stride_kh, stride_ks, width_qk, DESCRIPTOR)
     offset_v, columns_v = corner(base_v + head_k * stride_vh, stride_vs, width_v, DESCRIPTOR)
     j_N = n0 + tl.arange(0, BLOCK_N)
+    # what a descriptor reads past the last key stays in rows of dk and dv that are not stored
+    MASK_KEYS: tl.constexpr = not EVEN_N and not DESCRIPTOR
     k_ND = load_rows(
-        k, offset_k, n0, stride_ks, sk, columns_k, BLOCK_N, BLOCK_D, 0, DESCRIPTOR, not EVEN_N,
+        k, offset_k, n0, stride_ks, sk, columns_k, BLOCK_N, BLOCK_D, 0, DESCRIPTOR, MASK_KEYS,
         not EVEN_D and TAIL_D == 0, WIDE
     )  # fmt: skip
     k_tail_N = k_ND
     if TAIL_D > 0:
         k_tail_N = load_rows(
-            k_tail, offset_k, n0, stride_ks, sk, columns_k, BLOCK_N, TAIL_D, BLOCK_D, DESCRIPTOR, not EVEN_N,
+            k_tail, offset_k, n0, stride_ks, sk, columns_k, BLOCK_N, TAIL_D, BLOCK_D, DESCRIPTOR, MASK_KEYS,
             not EVEN_D, WIDE
         )  # fmt: skip
     v_NV = load_rows(
-        v, offset_v, n0, stride_vs, sk, columns_v, BLOCK_N, BLOCK_V, 0, DESCRIPTOR, not EVEN_N, not EVEN_V, WIDE
+        v, offset_v, n0, stride_vs, sk, columns_v, BLOCK_N, BLOCK_V, 0, DESCRIPTOR, MASK_KEYS, not EVEN_V, WIDE
     )  # fmt: skip
 
     # queries that see any key of the tile: [low, high); that see all of them: [full_low, full_high)
@@ -183,11 +195,11 @@ def backward_kv_kernel(
         if HAS_ALIBI:
             slope = tl.load(alibi_slopes + batch * stride_alibi_b + head * stride_alibi_h)
         counter = (batch * heads + head).to(tl.int32)
-        if HAS_RIGHT and not ONE_WALK:
+        if HAS_RIGHT or HAS_LEFT or not EVEN_M or not EVEN_N or ONE_WALK:
             dk_ND, dk_tail, dv_NV = _walk(
                 dk_ND, dk_tail, dv_NV, k_ND, k_tail_N, v_NV, q, q_tail, do, lse_log2 + row, delta + row,
-                dbias_head, offset_q, offset_do, stride_qs, stride_dos, columns_q, columns_do, low, full_low,
-                n0, j_N, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n,
+                dbias_head, offset_q, offset_do, stride_qs, stride_dos, columns_q, columns_do, low, full_low, full_high,
+                high, n0, j_N, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n,
                 stride_dbias_m, slope, seed, offset, counter, threshold, keep_scale,
                 BLOCK_M, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_M, True, HAS_LEFT, HAS_RIGHT,
                 HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE
@@ -195,19 +207,10 @@ def backward_kv_kernel(
         if not ONE_WALK:
             dk_ND, dk_tail, dv_NV = _walk(
                 dk_ND, dk_tail, dv_NV, k_ND, k_tail_N, v_NV, q, q_tail, do, lse_log2 + row, delta + row,
-                dbias_head, offset_q, offset_do, stride_qs, stride_dos, columns_q, columns_do, full_low,
-                full_high, n0, j_N, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n,
-                stride_dbias_m, slope, seed, offset, counter, threshold, keep_scale,
+                dbias_head, offset_q, offset_do, stride_qs, stride_dos, columns_q, columns_do, full_low, full_high,
+                high, high, n0, j_N, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m,
+                stride_bias_n, stride_dbias_m, slope, seed, offset, counter, threshold, keep_scale,
                 BLOCK_M, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_M, False, HAS_LEFT, HAS_RIGHT,
-                HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE
-            )  # fmt: skip
-        if HAS_LEFT or not EVEN_M or not EVEN_N or ONE_WALK:
-            dk_ND, dk_tail, dv_NV = _walk(
-                dk_ND, dk_tail, dv_NV, k_ND, k_tail_N, v_NV, q, q_tail, do, lse_log2 + row, delta + row,
-                dbias_head, offset_q, offset_do, stride_qs, stride_dos, columns_q, columns_do, full_high,
-                high, n0, j_N, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n,
-                stride_dbias_m, slope, seed, offset, counter, threshold, keep_scale,
-                BLOCK_M, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_M, True, HAS_LEFT, HAS_RIGHT,
                 HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE
             )  # fmt: skip
 

@@ -35,8 +35,8 @@ __all__ = ["backward_kv_kernel"]
 def _walk(
     dk_ND, dk_tail, dv_NV, k_ND, k_tail, v_NV, q, q_tail, do, lse_log2, delta, dbias,
     offset_q, offset_do, stride_qs, stride_dos, width_q, width_do, begin, end, again, stop, n0, j_N, sq, sk, shift,
-    left, right, scale, softcap, bias, stride_bias_m, stride_bias_n, stride_dbias_m, slope, seed, offset, head, threshold,
-    keep_scale,
+    left, right, scale, softcap, bias, stride_bias_m, stride_bias_n, stride_dbias_m, slope, seed, offset, head,
+    threshold, keep_scale,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_M: tl.constexpr, MASKED: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,

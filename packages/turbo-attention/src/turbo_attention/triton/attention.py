@@ -72,10 +72,10 @@ class _Common:
         q, k, v = call.q, call.k, call.v
         self.ragged = call.cu_seqlens_q is not None
         self.heads, self.D, self.DV = q.shape[2], q.shape[3], v.shape[3]
-        self.block_d, self.tail_d = split_width(self.D)
+        self.element_bytes = q.element_size()
+        self.block_d, self.tail_d = split_width(self.D, self.element_bytes)
         self.block_v = max(16, power_of_two(self.DV))
         self.widest = max(self.block_d + self.tail_d, self.block_v)
-        self.element_bytes = q.element_size()
         self.even_d, self.even_v = self.block_d + self.tail_d == self.D, self.block_v == self.DV
         self.threshold, self.keep_scale = dropout_terms(call.dropout_p)
         self.window = call.left + call.right + 1 if call.left >= 0 and call.right >= 0 else None

@@ -151,14 +151,15 @@ def choose_tile(
     raise ValueError(f"{kernel}: no tile for heads of {widest} columns")  # the launcher has refused them
 
 
-def split_width(width: int) -> tuple[int, int]:
+def split_width(width: int, element_bytes: int) -> tuple[int, int]:
     """D as a power of two and a smaller power of two (or none) that together hold it: 192 is 128 + 64, 80 is 64 + 16.
 
-    The matrix units want at least 16 columns of each.
+    The matrix units want at least 16 columns of each, 32 of FP8.
     """
-    whole = max(16, 1 << max(0, (width - 1).bit_length()))
-    if whole <= 16:
+    least = 32 if element_bytes == 1 else 16
+    whole = max(least, 1 << max(0, (width - 1).bit_length()))
+    if whole == least:
         return whole, 0
     half = whole // 2
-    tail = max(16, 1 << max(0, (width - half - 1).bit_length()))
+    tail = max(least, 1 << max(0, (width - half - 1).bit_length()))
     return (half, tail) if tail < half else (whole, 0)

@@ -116,7 +116,8 @@ TABLE: dict[tuple[str, str, int], tuple[Tile, ...]] = {
         Tile(192, 32, 32, 4, 1, "", _MFMA16, needs="plain"),
         Tile(256, 32, 32, 8, 1, "", _MFMA16, needs="plain"),
         Tile(256, 16, 16, 4, 1, "", _MFMA16),
-        Tile(576, 16, 16, 4, 1, "8 warps: 71 vector registers spilled", _MFMA16),
+        Tile(512, 16, 16, 4, 1, "8 warps: 71 vector registers spilled; in pieces 2 scalar ones", _MFMA16),
+        Tile(576, 16, 16, 8, 1, "whole rows: 71 vector registers spilled; 4 warps: 6 scalar ones", _MFMA16, piece=64),
     ),
     ("q", "amd", 2): (
         Tile(64, 64, 64, 4, 1, "with left bounds 30 scalar registers spilled", _MFMA16, needs="whole"),

@@ -106,6 +106,15 @@ def test_out_keeps_the_layout(backend, device, layout):
         assert gradient.stride() == tensor_.stride()
 
 
+@pytest.mark.simulated
+@pytest.mark.parametrize("options", [{"causal": True}, {"window_size": (9, 3), "sink": True, "softcap": 2.0}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("widths", [(288, 272), (40, 24)], ids=str)
+def test_widths_between_powers_of_two(backend, device, widths, dtype, options):
+    """Wide rows in float32 are read in pieces on AMD; rows that end within 32 bytes keep the vectors they allow."""
+    check(cases.Shape(1, 20, 35, 2, 1, *widths), dtype, device, options)
+
+
 # --- field cases ------------------------------------------------------------------------------------------------------
 
 

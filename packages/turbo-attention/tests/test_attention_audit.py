@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +18,7 @@ PROGRAM = """
 import json, sys
 from turbo_core.audit import audit
 rows = audit(full=sys.argv[2] == "full", archs=[sys.argv[1]], wheels=["turbo-attention"])
-print(json.dumps([[row.source, list(row.failures)] for row in rows]))
+print(json.dumps([[row.resources.kernel, list(row.failures)] for row in rows]))
 """
 
 
@@ -32,7 +33,7 @@ def rows(arch, part):
 def check(arch, part, at_least):
     found = rows(arch, part)
     assert len(found) >= at_least
-    failed = [f"{source}: {'; '.join(failures)}" for source, failures in found if failures]
+    failed = [f"{kernel} {arch}: {'; '.join(failures)}" for kernel, failures in found if failures]
     assert not failed, "\n".join(failed)
 
 
@@ -45,3 +46,24 @@ def test_representative(arch):
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
 def test_all(arch):
     check(arch, "full", 200)
+
+
+@pytest.mark.parametrize("vendor", ["amd", "nvidia"])
+def test_widths_that_would_spill_are_refused(vendor, monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from turbo_attention.audit import HEADS, MORE_FP8_HEADS, MORE_HEADS, _call
+    from turbo_attention.pytorch.kernels import attention_impl
+    from turbo_core.device import arch_facts
+
+    monkeypatch.setattr(attention_impl, "device_facts", lambda device: replace(arch_facts("gfx950"), vendor=vendor))
+
+    def reason(D, Dv):
+        return attention_impl.why_not_widths(_call(torch.bfloat16, D, Dv))
+
+    assert not any(reason(*heads) for heads in (*HEADS, *MORE_HEADS, *MORE_FP8_HEADS, (127, 1), (252, 132)))
+    assert "up to 576 is accepted" in reason(577, 8)
+    assert "the head dim of v is 513; up to 512 is accepted" in reason(512, 513)
+    for heads in ((250, 64), (64, 130), (264, 64), (512, 300)):
+        assert (reason(*heads) is None) == (vendor == "nvidia")
+    if vendor == "amd":
+        assert "over 128 multiples of 4 are accepted, over 256 multiples of 16" in reason(250, 64)

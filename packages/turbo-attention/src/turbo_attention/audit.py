@@ -21,7 +21,8 @@ __all__ = ["kernels", "launches"]
 
 # (D, Dv): one of each row of the tile table, and widths that need masks
 HEADS = ((128, 128), (64, 64), (192, 128))
-MORE_HEADS = ((256, 256), (576, 512), (96, 96), (80, 80), (40, 24), (8, 8))
+MORE_HEADS = ((256, 256), (576, 512), (288, 272), (96, 96), (80, 80), (40, 24), (8, 8))
+MORE_FP8_HEADS = ((256, 256), (576, 512), (288, 272), (80, 80), (40, 40), (16, 16))
 LENGTH = 1000  # no multiple of a tile: edges are masked
 
 # what a call may bring, from the plainest to all of it
@@ -42,6 +43,14 @@ MORE_OPTIONS: dict[str, dict[str, Any]] = {
     "full, whole tiles": {"length": 4096},
     "dropout window": {"dropout_p": 0.1, "left": 100, "right": 5},
     "bias window sink": {"bias": True, "left": 100, "right": 5, "sink": True},
+    "all but bias": {
+        "left": 100,
+        "right": 5,
+        "sink": True,
+        "softcap": 5.0,
+        "dropout_p": 0.1,
+        "alibi": True,
+    },
 }
 
 
@@ -79,13 +88,18 @@ def launches(arch: str, full: bool) -> Iterator[tuple[str, Launch]]:
             for option, given in {**OPTIONS, **MORE_OPTIONS}.items() if full else OPTIONS.items():
                 if option == "everything" and (D, Dv) not in ((64, 64), (128, 128)):
                     continue  # refused: TritonBackend.why_not
+                if option == "all but bias" and max(D, Dv) > 256:
+                    continue  # likewise
                 for launch in _attention(arch, dtype, D, Dv, **given):
                     yield f"D={D}/{Dv} {option} {short}", launch
         for launch in _sparse(arch, dtype):
             yield f"D=576/512 {short}", launch
-    for D, Dv in HEADS:
-        for launch in _fp8(arch, D, Dv):
-            yield f"D={D}/{Dv} FP8", launch
+    for D, Dv in (*HEADS, *MORE_FP8_HEADS) if full else HEADS:
+        for option, given in {**OPTIONS, **MORE_OPTIONS}.items() if full else OPTIONS.items():
+            if given.get("ragged"):
+                continue  # dense batches only
+            for launch in _fp8(arch, D, Dv, **given):
+                yield f"D={D}/{Dv} {option} FP8", launch
 
 
 def _call(
@@ -143,7 +157,7 @@ def _attention(arch: str, dtype: torch.dtype, D: int, Dv: int, **given: Any) -> 
     return [forward, *attention.plan_backward(backward, facts)[1]]
 
 
-def _fp8(arch: str, D: int, Dv: int) -> list[Launch]:
+def _fp8(arch: str, D: int, Dv: int, **given: Any) -> list[Launch]:
     from turbo_attention.calls import Fp8Scales
     from turbo_attention.triton import attention
     from turbo_attention.triton.quantize_rows import plan_quantize_rows
@@ -151,7 +165,7 @@ def _fp8(arch: str, D: int, Dv: int) -> list[Launch]:
     torch = require_torch()
     facts = arch_facts(arch)
     fp8 = torch.float8_e4m3fnuz if facts.fp8_fnuz else torch.float8_e4m3fn
-    call = _call(torch.bfloat16, D, Dv, right=0)
+    call = _call(torch.bfloat16, D, Dv, **given)
     planned = [plan_quantize_rows(tensor, fp8) for tensor in call[:3]]
     (q, k, v), scales, launches = zip(*planned, strict=True)
     scaled = Fp8Scales(*scales, torch.bfloat16)

@@ -6,6 +6,7 @@ A launch is planned from metadata alone, so that the audit compiles what a targe
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any, NamedTuple
 
 import torch
@@ -33,7 +34,7 @@ from turbo_core.prepared import PreparedLaunches
 __all__ = ["backward", "forward", "plan_backward", "plan_forward"]
 
 _WIDE_STRIDE = 2**31 // 256  # elements between rows from which 32-bit offsets inside a tile of 128 rows may not do
-_DELTA_ROWS = 64
+_DELTA_BYTES = 2**16  # of out in a program of delta_kernel: twice that spilled 18 scalar registers on AMD
 
 _prepared = PreparedLaunches()
 
@@ -126,8 +127,18 @@ class _Common:
         return choose_tile(kernel, self.widest, self.element_bytes, self.window, brings, facts)
 
     def blocks(self, tile: Tile) -> dict[str, int]:
-        widths = dict(BLOCK_D=self.block_d, TAIL_D=self.tail_d, BLOCK_V=self.block_v)
-        return dict(BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, **widths)
+        widths = dict(BLOCK_D=self.block_d, TAIL_D=self.tail_d, BLOCK_V=self.block_v, width_qk=self.D, width_v=self.DV)
+        return dict(BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, PIECE=tile.piece, **widths)
+
+    def align(self, arguments: dict[str, Any]) -> int:
+        """The power of two that widths and strides of rows share; 1 from 16 on, which Triton sees by itself."""
+        strides = [value for name, value in arguments.items() if name in _ROW_STRIDES]
+        shared = gcd(self.D, self.DV, *strides)
+        return 1 if shared % 16 == 0 else shared & -shared
+
+    def ends(self, tile: Tile) -> dict[str, int | None]:
+        """D and DV at run time, for tiles that take products over them in pieces."""
+        return dict(end_qk=self.D if tile.piece else None, end_v=self.DV if tile.piece else None)
 
     def lse_strides(self, lse: torch.Tensor) -> dict[str, int]:
         """Of sequence and head; ragged sequences lie in one row per head."""
@@ -157,8 +168,6 @@ class _Common:
             tiles=tiles,
             len_q=call.max_seqlen_q,
             len_k=call.max_seqlen_k,
-            width_qk=self.D,
-            width_v=self.DV,
             scale=float(call.softmax_scale),
             softcap=float(call.softcap),
             left=call.left,
@@ -179,6 +188,9 @@ def _strides(tensor: torch.Tensor | None, rank: int) -> tuple[int, ...]:
 def _named(name: str, tensor: torch.Tensor) -> dict[str, int]:
     """Strides of batch, sequence and head."""
     return {f"stride_{name}{axis}": tensor.stride(at) for at, axis in enumerate("bsh")}
+
+
+_ROW_STRIDES = {f"stride_{name}{axis}" for name in ("q", "k", "v", "o", "do", "dq", "dk", "dv") for axis in "bsh"}
 
 
 def _options(tile: Tile) -> dict[str, int]:
@@ -211,6 +223,7 @@ def plan_forward(
         **common.lse_strides(lse),
         **common.extras(call),
         **common.scalars(call, tiles),
+        **common.ends(tile),
     )
     constants = dict(
         **common.blocks(tile),
@@ -220,6 +233,7 @@ def plan_forward(
         FP8_MAX=0.0 if scales is None else fp8_max(q.dtype),
         SCALE_ROWS=FP8_ROWS,
         XCDS=facts.xcds,
+        ALIGN=common.align(arguments),
     )
     grid = (tiles * common.heads * call.sequences,)
     return AttentionResult(out, lse), Launch(forward_kernel, grid, arguments, constants, _options(tile))
@@ -237,7 +251,7 @@ def _sources(
     if facts.arch == "sm_90" and common.even_d and common.even_v and common.element_bytes == 2:
         described = flattened(*operands)
     if described is None:
-        sources: dict[str, Any] = dict(q=q, q_tail=q, k=k, k_tail=k, v=v)
+        sources: dict[str, Any] = dict(q=q, q_tail=None, k=k, k_tail=None, v=v)
         return (sources if do is None else {**sources, "do": do}), False
     whole, tail = common.block_d, common.tail_d
     sources = dict(
@@ -288,6 +302,7 @@ def plan_backward(
         **_named("dv", dv),
         **_dbias_strides(dbias),
         **common.scalars(fwd, key_tiles),
+        **common.ends(tile),
     )
     constants = dict(
         **common.blocks(tile),
@@ -297,6 +312,7 @@ def plan_backward(
         **common.flags,
         WANT_DBIAS=dbias is not None,
         XCDS=facts.xcds,
+        ALIGN=common.align(arguments),
     )
     grid = (key_tiles * k.shape[2] * sequences,)
     launches.append(Launch(backward_kv_kernel, grid, arguments, constants, _options(tile)))
@@ -333,7 +349,8 @@ def _dbias_strides(dbias: torch.Tensor | None) -> dict[str, int]:
 
 def _plan_delta(call: BackwardCall, common: _Common, delta: torch.Tensor, lse_log2: torch.Tensor, wide: bool) -> Launch:
     fwd = call.forward
-    tiles = -(-fwd.max_seqlen_q // _DELTA_ROWS)
+    rows = min(64, _DELTA_BYTES // (common.block_v * common.element_bytes))
+    tiles = -(-fwd.max_seqlen_q // rows)
     dlse = _strides(call.dlse, 3)
     arguments = dict(
         out=call.out,
@@ -352,9 +369,8 @@ def _plan_delta(call: BackwardCall, common: _Common, delta: torch.Tensor, lse_lo
         heads=common.heads,
         tiles=tiles,
         len_q=fwd.max_seqlen_q,
-        width_v=common.DV,
     )
-    constants = dict(BLOCK_M=_DELTA_ROWS, BLOCK_V=common.block_v, WIDE=wide)
+    constants = dict(BLOCK_M=rows, BLOCK_V=common.block_v, width_v=common.DV, WIDE=wide, ALIGN=common.align(arguments))
     grid = (tiles * common.heads * fwd.sequences,)
     return Launch(delta_kernel, grid, arguments, constants, dict(num_warps=4))
 
@@ -376,6 +392,7 @@ def _plan_q(
         dq=dq,
         **_named("dq", dq),
         **common.scalars(fwd, tiles),
+        **common.ends(tile),
     )
     constants = dict(
         **common.blocks(tile),
@@ -383,6 +400,7 @@ def _plan_q(
         EVEN_N=common.even(fwd.max_seqlen_k, tile.block_n),
         **common.flags,
         XCDS=facts.xcds,
+        ALIGN=common.align(arguments),
     )
     grid = (tiles * common.heads * fwd.sequences,)
     return Launch(backward_q_kernel, grid, arguments, constants, _options(tile))

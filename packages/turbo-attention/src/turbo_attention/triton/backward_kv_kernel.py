@@ -18,10 +18,12 @@ import triton
 import triton.language as tl
 
 from turbo_attention.triton.stages import (
+    aligned,
     corner,
     dropout_keep,
     load_rows,
     probabilities,
+    product_in_pieces,
     sequence,
     store_rows,
     visible,
@@ -33,15 +35,15 @@ __all__ = ["backward_kv_kernel"]
 
 @triton.jit
 def _walk(
-    dk_ND, dk_tail, dv_NV, k_ND, k_tail, v_NV, q, q_tail, do, lse_log2, delta, dbias,
-    offset_q, offset_do, stride_qs, stride_dos, width_q, width_do, begin, end, again, stop, n0, j_N, sq, sk, shift,
-    left, right, scale, softcap, bias, stride_bias_m, stride_bias_n, stride_dbias_m, slope, seed, offset, head,
-    threshold, keep_scale,
+    dk_ND, dk_tail, dv_NV, k_ND, k_tail, v_NV, k, v, offset_k, offset_v, stride_ks, stride_vs, q, q_tail, do, lse_log2,
+    delta, dbias, offset_q, offset_do, stride_qs, stride_dos, width_q, width_do, end_q, end_do, begin, end, again,
+    stop, n0, j_N, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m, stride_bias_n, stride_dbias_m,
+    slope, seed, offset, head, threshold, keep_scale,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_M: tl.constexpr, MASKED: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_ALIBI: tl.constexpr, HAS_DROPOUT: tl.constexpr, WANT_DBIAS: tl.constexpr,
-    WIDE: tl.constexpr,
+    WIDE: tl.constexpr, BLOCK_N: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     """Queries ``begin`` to ``end`` into the sums; MASKED: some pair in the tiles may be out of sight.
 
@@ -63,13 +65,20 @@ def _walk(
             not EVEN_D and TAIL_D == 0, WIDE
         )  # fmt: skip
         q_tail_M = q_MD
-        raw = tl.dot(k_ND, q_MD.T, input_precision="ieee")
         if TAIL_D > 0:
             q_tail_M = load_rows(
                 q_tail, offset_q, m, stride_qs, sq, width_q, BLOCK_M, TAIL_D, BLOCK_D, DESCRIPTOR, MASK_ROWS,
                 not EVEN_D, WIDE
             )  # fmt: skip
-            raw = tl.dot(k_tail, q_tail_M.T, raw, input_precision="ieee")
+        if PIECE > 0:
+            raw = product_in_pieces(
+                k, offset_k, n0, stride_ks, sk, q, offset_q, m, stride_qs, sq, width_q, end_q, BLOCK_N, BLOCK_M,
+                PIECE, WIDE
+            )  # fmt: skip
+        else:
+            raw = tl.dot(k_ND, q_MD.T, input_precision="ieee")
+            if TAIL_D > 0:
+                raw = tl.dot(k_tail, q_tail_M.T, raw, input_precision="ieee")
         if MASK_ROWS:
             lse_M = tl.load(lse_log2 + i_M, mask=i_M < sq, other=float("inf"))
             delta_M = tl.load(delta + i_M, mask=i_M < sq, other=0.0)
@@ -86,7 +95,13 @@ def _walk(
         do_MV = load_rows(
             do, offset_do, m, stride_dos, sq, width_do, BLOCK_M, BLOCK_V, 0, DESCRIPTOR, MASK_ROWS, not EVEN_V, WIDE
         )  # fmt: skip
-        dp = tl.dot(v_NV, do_MV.T, input_precision="ieee")
+        if PIECE > 0:
+            dp = product_in_pieces(
+                v, offset_v, n0, stride_vs, sk, do, offset_do, m, stride_dos, sq, width_do, end_do, BLOCK_N,
+                BLOCK_M, PIECE, WIDE
+            )  # fmt: skip
+        else:
+            dp = tl.dot(v_NV, do_MV.T, input_precision="ieee")
         if HAS_DROPOUT:
             keep = dropout_keep(seed, offset, i, j, head, threshold)
             dv_NV = tl.dot(tl.where(keep, p * keep_scale, 0.0).to(do_MV.dtype), do_MV, dv_NV, input_precision="ieee")
@@ -109,23 +124,35 @@ def _walk(
 
 @triton.jit
 def backward_kv_kernel(
-    q, q_tail, k, k_tail, v, do, dk, dv, dbias, lse_log2, delta, bias, alibi_slopes, rng,
-    cu_seqlens_q, cu_seqlens_k,
+    q, k, v, do, lse_log2, delta, q_tail, k_tail, bias, dbias, alibi_slopes, rng, cu_seqlens_q, cu_seqlens_k,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
-    stride_dob, stride_dos, stride_doh, stride_dkb, stride_dks, stride_dkh, stride_dvb, stride_dvs, stride_dvh,
+    stride_dob, stride_dos, stride_doh, dk, dv, stride_dkb, stride_dks, stride_dkh, stride_dvb, stride_dvs, stride_dvh,
     stride_lse_b, stride_lse_h, stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
     stride_dbias_b, stride_dbias_h, stride_dbias_m, stride_alibi_b, stride_alibi_h,
-    heads, group, tiles, len_q, len_k, width_qk, width_v, scale, softcap, left, right, threshold, keep_scale,
+    heads, group, tiles, len_q, len_k, width_qk: tl.constexpr, width_v: tl.constexpr, end_qk, end_v, scale,
+    softcap, left, right, threshold, keep_scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, WANT_DBIAS: tl.constexpr,
-    WIDE: tl.constexpr, XCDS: tl.constexpr,
+    WIDE: tl.constexpr, XCDS: tl.constexpr, PIECE: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    """The grid is one program a tile of keys; ``tiles`` a head. dbias is padded to whole tiles, so needs no mask."""
+    """The grid is one program a tile of keys; ``tiles`` a head. dbias is padded to whole tiles, so needs no mask.
+
+    Order of arguments, tails: `forward_kernel`.
+    """
+    if not DESCRIPTOR:
+        q_tail, k_tail = q, k
+    if ALIGN > 1:
+        stride_qb, stride_qs, stride_qh = aligned(stride_qb, stride_qs, stride_qh, ALIGN)
+        stride_kb, stride_ks, stride_kh = aligned(stride_kb, stride_ks, stride_kh, ALIGN)
+        stride_vb, stride_vs, stride_vh = aligned(stride_vb, stride_vs, stride_vh, ALIGN)
+        stride_dob, stride_dos, stride_doh = aligned(stride_dob, stride_dos, stride_doh, ALIGN)
+        stride_dkb, stride_dks, stride_dkh = aligned(stride_dkb, stride_dks, stride_dkh, ALIGN)
+        stride_dvb, stride_dvs, stride_dvh = aligned(stride_dvb, stride_dvs, stride_dvh, ALIGN)
     HAS_BIAS: tl.constexpr = bias is not None
     HAS_ALIBI: tl.constexpr = alibi_slopes is not None
     HAS_DROPOUT: tl.constexpr = rng is not None
-    ONE_WALK: tl.constexpr = HAS_BIAS or HAS_ALIBI or HAS_CAP or HAS_DROPOUT  # three copies of these run out of SGPRs
+    ONE_WALK: tl.constexpr = HAS_BIAS or HAS_ALIBI or HAS_CAP or HAS_DROPOUT  # two copies of these run out of SGPRs
     # with a right bound the first tiles are seen by the most queries, and start first as they are
     batch, head_k, tile = work(tl.program_id(0), tl.num_programs(0), heads // group, tiles, XCDS)
     base_q, first_q, sq = sequence(cu_seqlens_q, batch, stride_qb, stride_qs, len_q)
@@ -197,25 +224,29 @@ def backward_kv_kernel(
         counter = (batch * heads + head).to(tl.int32)
         if HAS_RIGHT or HAS_LEFT or not EVEN_M or not EVEN_N or ONE_WALK:
             dk_ND, dk_tail, dv_NV = _walk(
-                dk_ND, dk_tail, dv_NV, k_ND, k_tail_N, v_NV, q, q_tail, do, lse_log2 + row, delta + row,
-                dbias_head, offset_q, offset_do, stride_qs, stride_dos, columns_q, columns_do, low, full_low, full_high,
-                high, n0, j_N, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n,
-                stride_dbias_m, slope, seed, offset, counter, threshold, keep_scale,
+                dk_ND, dk_tail, dv_NV, k_ND, k_tail_N, v_NV, k, v, offset_k, offset_v, stride_ks, stride_vs, q, q_tail,
+                do, lse_log2 + row, delta + row, dbias_head, offset_q, offset_do, stride_qs, stride_dos, columns_q,
+                columns_do, end_qk, end_v, low, full_low, full_high, high, n0, j_N, sq, sk, shift, left,
+                right, scale, softcap, bias_head, stride_bias_m, stride_bias_n, stride_dbias_m, slope, seed, offset,
+                counter, threshold, keep_scale,
                 BLOCK_M, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_M, True, HAS_LEFT, HAS_RIGHT,
-                HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE
+                HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE, BLOCK_N, PIECE
             )  # fmt: skip
         if not ONE_WALK:
             dk_ND, dk_tail, dv_NV = _walk(
-                dk_ND, dk_tail, dv_NV, k_ND, k_tail_N, v_NV, q, q_tail, do, lse_log2 + row, delta + row,
-                dbias_head, offset_q, offset_do, stride_qs, stride_dos, columns_q, columns_do, full_low, full_high,
-                high, high, n0, j_N, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m,
-                stride_bias_n, stride_dbias_m, slope, seed, offset, counter, threshold, keep_scale,
+                dk_ND, dk_tail, dv_NV, k_ND, k_tail_N, v_NV, k, v, offset_k, offset_v, stride_ks, stride_vs, q, q_tail,
+                do, lse_log2 + row, delta + row, dbias_head, offset_q, offset_do, stride_qs, stride_dos, columns_q,
+                columns_do, end_qk, end_v, full_low, full_high, high, high, n0, j_N, sq, sk, shift, left,
+                right, scale, softcap, bias_head, stride_bias_m, stride_bias_n, stride_dbias_m, slope, seed, offset,
+                counter, threshold, keep_scale,
                 BLOCK_M, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_M, False, HAS_LEFT, HAS_RIGHT,
-                HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE
+                HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE, BLOCK_N, PIECE
             )  # fmt: skip
 
     offset_dk, offset_dv = base_dk + head_k * stride_dkh, base_dv + head_k * stride_dvh
-    store_rows(dk_ND * scale, dk, offset_dk, n0, stride_dks, sk, width_qk, BLOCK_N, BLOCK_D, 0)
+    store_rows(
+        dk_ND * scale, dk, offset_dk, n0, stride_dks, sk, width_qk, BLOCK_N, BLOCK_D, 0, not EVEN_D and TAIL_D == 0
+    )  # fmt: skip
     if TAIL_D > 0:
-        store_rows(dk_tail * scale, dk, offset_dk, n0, stride_dks, sk, width_qk, BLOCK_N, TAIL_D, BLOCK_D)
-    store_rows(dv_NV, dv, offset_dv, n0, stride_dvs, sk, width_v, BLOCK_N, BLOCK_V, 0)
+        store_rows(dk_tail * scale, dk, offset_dk, n0, stride_dks, sk, width_qk, BLOCK_N, TAIL_D, BLOCK_D, not EVEN_D)
+    store_rows(dv_NV, dv, offset_dv, n0, stride_dvs, sk, width_v, BLOCK_N, BLOCK_V, 0, not EVEN_V)

@@ -15,11 +15,13 @@ import triton.language as tl
 
 from turbo_attention.triton.stages import (
     LOG2E,
+    aligned,
     corner,
     dropout_keep,
     key_ranges,
     load_rows,
     probabilities,
+    product_in_pieces,
     sequence,
     store_rows,
     visible,
@@ -33,13 +35,17 @@ __all__ = ["backward_q_kernel", "delta_kernel"]
 def delta_kernel(
     out, do, dlse, lse, delta, lse_log2, cu_seqlens_q,
     stride_ob, stride_os, stride_oh, stride_dob, stride_dos, stride_doh, stride_lse_b, stride_lse_h,
-    stride_dlse_b, stride_dlse_h, stride_dlse_s, heads, tiles, len_q, width_v,
-    BLOCK_M: tl.constexpr, BLOCK_V: tl.constexpr, WIDE: tl.constexpr,
+    stride_dlse_b, stride_dlse_h, stride_dlse_s, heads, tiles, len_q, width_v: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_V: tl.constexpr, WIDE: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
     """delta as above, and lse * log2(e), +inf where a query sees nothing, so that its exp2(s - lse) is 0.
 
     out, do: [sequences, heads, sq, DV] by strides. lse, delta, lse_log2: float32 [.., heads, sq] of one layout.
     """
+    if ALIGN > 1:
+        stride_ob, stride_os, stride_oh = aligned(stride_ob, stride_os, stride_oh, ALIGN)
+        stride_dob, stride_dos, stride_doh = aligned(stride_dob, stride_dos, stride_doh, ALIGN)
+    MASK_COLUMNS: tl.constexpr = width_v < BLOCK_V
     batch, head, tile = work(tl.program_id(0), tl.num_programs(0), heads, tiles, 1)
     base_o, first, sq = sequence(cu_seqlens_q, batch, stride_ob, stride_os, len_q)
     base_do, _, _ = sequence(cu_seqlens_q, batch, stride_dob, stride_dos, len_q)
@@ -48,10 +54,12 @@ def delta_kernel(
         return
     head64, batch64 = head.to(tl.int64), batch.to(tl.int64)
     o_MV = load_rows(
-        out, base_o + head64 * stride_oh, m0, stride_os, sq, width_v, BLOCK_M, BLOCK_V, 0, False, True, True, WIDE
+        out, base_o + head64 * stride_oh, m0, stride_os, sq, width_v, BLOCK_M, BLOCK_V, 0, False, True, MASK_COLUMNS,
+        WIDE
     )  # fmt: skip
     do_MV = load_rows(
-        do, base_do + head64 * stride_doh, m0, stride_dos, sq, width_v, BLOCK_M, BLOCK_V, 0, False, True, True, WIDE
+        do, base_do + head64 * stride_doh, m0, stride_dos, sq, width_v, BLOCK_M, BLOCK_V, 0, False, True, MASK_COLUMNS,
+        WIDE
     )  # fmt: skip
     sums = tl.sum(o_MV.to(tl.float32) * do_MV.to(tl.float32), 1)
     i_M = m0 + tl.arange(0, BLOCK_M)
@@ -67,13 +75,15 @@ def delta_kernel(
 
 @triton.jit
 def _walk(
-    dq_MD, dq_tail, q_MD, q_tail, do_MV, lse_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs,
-    width_k, width_v, begin, end, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m,
-    stride_bias_n, slope, seed, offset, head, threshold, keep_scale,
+    dq_MD, dq_tail, q_MD, q_tail, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, lse_M, delta_M, k, k_tail,
+    v, offset_k, offset_v, stride_ks, stride_vs, width_k, width_v, end_k, end_v, begin, end, m0, i_M, sq, sk,
+    shift, left, right, scale, softcap, bias, stride_bias_m, stride_bias_n, slope, seed, offset, head, threshold,
+    keep_scale,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr, MASKED: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
-    HAS_ALIBI: tl.constexpr, HAS_DROPOUT: tl.constexpr, WIDE: tl.constexpr,
+    HAS_ALIBI: tl.constexpr, HAS_DROPOUT: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr,
+    PIECE: tl.constexpr,
 ):  # fmt: skip
     """Keys ``begin`` to ``end`` into the sums; MASKED: some pair in the tiles may be out of sight."""
     MASK_ROWS: tl.constexpr = MASKED and not EVEN_N
@@ -85,22 +95,35 @@ def _walk(
             not EVEN_D and TAIL_D == 0, WIDE
         )  # fmt: skip
         k_tail_N = k_ND
-        raw = tl.dot(q_MD, k_ND.T, input_precision="ieee")
         if TAIL_D > 0:
             k_tail_N = load_rows(
                 k_tail, offset_k, n, stride_ks, sk, width_k, BLOCK_N, TAIL_D, BLOCK_D, DESCRIPTOR, MASK_ROWS,
                 not EVEN_D, WIDE
             )  # fmt: skip
-            raw = tl.dot(q_tail, k_tail_N.T, raw, input_precision="ieee")
+        if PIECE > 0:
+            raw = product_in_pieces(
+                q, offset_q, m0, stride_qs, sq, k, offset_k, n, stride_ks, sk, width_k, end_k, BLOCK_M, BLOCK_N,
+                PIECE, WIDE
+            )  # fmt: skip
+        else:
+            raw = tl.dot(q_MD, k_ND.T, input_precision="ieee")
+            if TAIL_D > 0:
+                raw = tl.dot(q_tail, k_tail_N.T, raw, input_precision="ieee")
         p, tanh = probabilities(
             raw, i, j, m0, n, lse_M[:, None], sq, sk, shift, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
             HAS_CAP, HAS_BIAS, HAS_ALIBI
         )  # fmt: skip
-        v_NV = load_rows(
-            v, offset_v, n, stride_vs, sk, width_v, BLOCK_N, BLOCK_V, 0, DESCRIPTOR, MASK_ROWS and not DESCRIPTOR,
-            not EVEN_V, WIDE
-        )  # fmt: skip
-        dp = tl.dot(do_MV, v_NV.T, input_precision="ieee")
+        if PIECE > 0:
+            dp = product_in_pieces(
+                do, offset_do, m0, stride_dos, sq, v, offset_v, n, stride_vs, sk, width_v, end_v, BLOCK_M,
+                BLOCK_N, PIECE, WIDE
+            )  # fmt: skip
+        else:
+            v_NV = load_rows(
+                v, offset_v, n, stride_vs, sk, width_v, BLOCK_N, BLOCK_V, 0, DESCRIPTOR, MASK_ROWS and not DESCRIPTOR,
+                not EVEN_V, WIDE
+            )  # fmt: skip
+            dp = tl.dot(do_MV, v_NV.T, input_precision="ieee")
         if HAS_DROPOUT:
             dp = tl.where(dropout_keep(seed, offset, i, j, head, threshold), dp * keep_scale, 0.0)
         ds = p * (dp - delta_M[:, None])
@@ -117,17 +140,26 @@ def _walk(
 
 @triton.jit
 def backward_q_kernel(
-    q, q_tail, k, k_tail, v, do, dq, lse_log2, delta, bias, alibi_slopes, rng, cu_seqlens_q, cu_seqlens_k,
+    q, k, v, do, q_tail, k_tail, bias, alibi_slopes, rng, cu_seqlens_q, cu_seqlens_k, lse_log2, delta,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
-    stride_dob, stride_dos, stride_doh, stride_dqb, stride_dqs, stride_dqh, stride_lse_b, stride_lse_h,
+    stride_dob, stride_dos, stride_doh, dq, stride_dqb, stride_dqs, stride_dqh, stride_lse_b, stride_lse_h,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n, stride_alibi_b, stride_alibi_h,
-    heads, group, tiles, len_q, len_k, width_qk, width_v, scale, softcap, left, right, threshold, keep_scale,
+    heads, group, tiles, len_q, len_k, width_qk: tl.constexpr, width_v: tl.constexpr, end_qk, end_v, scale,
+    softcap, left, right, threshold, keep_scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, WIDE: tl.constexpr,
-    XCDS: tl.constexpr,
+    XCDS: tl.constexpr, PIECE: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    """The grid is one program a tile of queries; ``tiles`` a head."""
+    """The grid is one program a tile of queries; ``tiles`` a head. Order of arguments, tails: `forward_kernel`."""
+    if not DESCRIPTOR:
+        q_tail, k_tail = q, k
+    if ALIGN > 1:
+        stride_qb, stride_qs, stride_qh = aligned(stride_qb, stride_qs, stride_qh, ALIGN)
+        stride_kb, stride_ks, stride_kh = aligned(stride_kb, stride_ks, stride_kh, ALIGN)
+        stride_vb, stride_vs, stride_vh = aligned(stride_vb, stride_vs, stride_vh, ALIGN)
+        stride_dob, stride_dos, stride_doh = aligned(stride_dob, stride_dos, stride_doh, ALIGN)
+        stride_dqb, stride_dqs, stride_dqh = aligned(stride_dqb, stride_dqs, stride_dqh, ALIGN)
     HAS_BIAS: tl.constexpr = bias is not None
     HAS_ALIBI: tl.constexpr = alibi_slopes is not None
     HAS_DROPOUT: tl.constexpr = rng is not None
@@ -183,29 +215,34 @@ def backward_q_kernel(
     dq_tail = tl.zeros((BLOCK_M, TAIL_D if TAIL_D > 0 else 1), tl.float32)
     if HAS_LEFT and not ONE_WALK:
         dq_MD, dq_tail = _walk(
-            dq_MD, dq_tail, q_MD, q_tail_M, do_MV, lse_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks,
-            stride_vs, columns_k, columns_v, low, full_low, m0, i_M, sq, sk, shift, left, right, scale, softcap,
-            bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
+            dq_MD, dq_tail, q_MD, q_tail_M, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, lse_M, delta_M,
+            k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, columns_k, columns_v, end_qk, end_v, low,
+            full_low, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n,
+            slope, seed, offset, counter, threshold, keep_scale,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, PIECE
         )  # fmt: skip
     if not ONE_WALK:
         dq_MD, dq_tail = _walk(
-            dq_MD, dq_tail, q_MD, q_tail_M, do_MV, lse_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks,
-            stride_vs, columns_k, columns_v, full_low, full_high, m0, i_M, sq, sk, shift, left, right, scale, softcap,
-            bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
+            dq_MD, dq_tail, q_MD, q_tail_M, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, lse_M, delta_M,
+            k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, columns_k, columns_v, end_qk, end_v, full_low,
+            full_high, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n,
+            slope, seed, offset, counter, threshold, keep_scale,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, False,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, PIECE
         )  # fmt: skip
     if HAS_RIGHT or not EVEN_N or ONE_WALK:
         dq_MD, dq_tail = _walk(
-            dq_MD, dq_tail, q_MD, q_tail_M, do_MV, lse_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks,
-            stride_vs, columns_k, columns_v, full_high, high, m0, i_M, sq, sk, shift, left, right, scale, softcap,
-            bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
+            dq_MD, dq_tail, q_MD, q_tail_M, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, lse_M, delta_M,
+            k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, columns_k, columns_v, end_qk, end_v,
+            full_high, high, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m,
+            stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, PIECE
         )  # fmt: skip
     offset_dq = base_dq + head64 * stride_dqh
-    store_rows(dq_MD * scale, dq, offset_dq, m0, stride_dqs, sq, width_qk, BLOCK_M, BLOCK_D, 0)
+    store_rows(
+        dq_MD * scale, dq, offset_dq, m0, stride_dqs, sq, width_qk, BLOCK_M, BLOCK_D, 0, not EVEN_D and TAIL_D == 0
+    )  # fmt: skip
     if TAIL_D > 0:
-        store_rows(dq_tail * scale, dq, offset_dq, m0, stride_dqs, sq, width_qk, BLOCK_M, TAIL_D, BLOCK_D)
+        store_rows(dq_tail * scale, dq, offset_dq, m0, stride_dqs, sq, width_qk, BLOCK_M, TAIL_D, BLOCK_D, not EVEN_D)

@@ -21,12 +21,14 @@ import triton.language as tl
 
 from turbo_attention.triton.stages import (
     LOG2E,
+    aligned,
     capped,
     corner,
     dropout_keep,
     key_ranges,
     load_rows,
     position,
+    product_in_pieces,
     sequence,
     store_rows,
     visible,
@@ -38,30 +40,35 @@ __all__ = ["forward_kernel"]
 
 @triton.jit
 def _walk(
-    acc_MV, l_M, m_M, q_MD, q_tail, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, width_k, width_v,
-    begin, end, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
-    seed, offset, head, threshold,
-            scale_q_M, scale_k, scale_v,
+    acc_MV, l_M, m_M, q_MD, q_tail, q, offset_q, stride_qs, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs,
+    width_k, width_v, end_k, begin, end, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m,
+    stride_bias_n, slope, seed, offset, head, threshold, scale_q_M, scale_k, scale_v,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr, MASKED: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_ALIBI: tl.constexpr, HAS_DROPOUT: tl.constexpr, FP8_MAX: tl.constexpr, SCALE_ROWS: tl.constexpr,
-    WIDE: tl.constexpr,
+    WIDE: tl.constexpr, BLOCK_M: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     """Keys ``begin`` to ``end`` into the running sums; MASKED: some pair in the tiles may be out of sight."""
     for n in tl.range(begin, end, BLOCK_N):
         j_N = n + tl.arange(0, BLOCK_N)
-        k_ND = load_rows(
-            k, offset_k, n, stride_ks, sk, width_k, BLOCK_N, BLOCK_D, 0, DESCRIPTOR,
-            MASKED and not EVEN_N and not DESCRIPTOR, not EVEN_D and TAIL_D == 0, WIDE
-        )  # fmt: skip
-        s = tl.dot(q_MD, k_ND.T, input_precision="ieee")
-        if TAIL_D > 0:
-            k_tail_N = load_rows(
-                k_tail, offset_k, n, stride_ks, sk, width_k, BLOCK_N, TAIL_D, BLOCK_D, DESCRIPTOR,
-                MASKED and not EVEN_N and not DESCRIPTOR, not EVEN_D, WIDE
+        if PIECE > 0:
+            s = product_in_pieces(
+                q, offset_q, m0, stride_qs, sq, k, offset_k, n, stride_ks, sk, width_k, end_k, BLOCK_M, BLOCK_N,
+                PIECE, WIDE
             )  # fmt: skip
-            s = tl.dot(q_tail, k_tail_N.T, s, input_precision="ieee")
+        else:
+            k_ND = load_rows(
+                k, offset_k, n, stride_ks, sk, width_k, BLOCK_N, BLOCK_D, 0, DESCRIPTOR,
+                MASKED and not EVEN_N and not DESCRIPTOR, not EVEN_D and TAIL_D == 0, WIDE
+            )  # fmt: skip
+            s = tl.dot(q_MD, k_ND.T, input_precision="ieee")
+            if TAIL_D > 0:
+                k_tail_N = load_rows(
+                    k_tail, offset_k, n, stride_ks, sk, width_k, BLOCK_N, TAIL_D, BLOCK_D, DESCRIPTOR,
+                    MASKED and not EVEN_N and not DESCRIPTOR, not EVEN_D, WIDE
+                )  # fmt: skip
+                s = tl.dot(q_tail, k_tail_N.T, s, input_precision="ieee")
         if FP8_MAX > 0:
             s *= (scale_q_M * tl.load(scale_k + n // SCALE_ROWS))[:, None]
         i, j = i_M[:, None], j_N[None, :]
@@ -98,18 +105,29 @@ def _walk(
 
 @triton.jit
 def forward_kernel(
-    q, q_tail, k, k_tail, v, out, lse, bias, alibi_slopes, sink, rng, cu_seqlens_q, cu_seqlens_k,
-    scale_q, scale_k, scale_v,
+    q, k, v, q_tail, k_tail, bias, alibi_slopes, rng, cu_seqlens_q, cu_seqlens_k, scale_q, scale_k, scale_v,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
-    stride_ob, stride_os, stride_oh, stride_lse_b, stride_lse_h,
+    out, lse, sink, stride_ob, stride_os, stride_oh, stride_lse_b, stride_lse_h,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n, stride_alibi_b, stride_alibi_h,
-    heads, group, tiles, len_q, len_k, width_qk, width_v, scale, softcap, left, right, threshold, keep_scale,
+    heads, group, tiles, len_q, len_k, width_qk: tl.constexpr, width_v: tl.constexpr, end_qk, end_v, scale,
+    softcap, left, right, threshold, keep_scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, FP8_MAX: tl.constexpr,
-    SCALE_ROWS: tl.constexpr, WIDE: tl.constexpr, XCDS: tl.constexpr,
+    SCALE_ROWS: tl.constexpr, WIDE: tl.constexpr, XCDS: tl.constexpr, PIECE: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    """The grid is one program a tile; tiles of a head follow one another, so that its keys are read from L2."""
+    """The grid is one program a tile; tiles of a head follow one another, so that its keys are read from L2.
+
+    q_tail, k_tail: descriptors of the columns from BLOCK_D on. Pointers that only the end needs do not come first: AMD
+    holds the first arguments in scalar registers from the start.
+    """
+    if not DESCRIPTOR:
+        q_tail, k_tail = q, k
+    if ALIGN > 1:
+        stride_qb, stride_qs, stride_qh = aligned(stride_qb, stride_qs, stride_qh, ALIGN)
+        stride_kb, stride_ks, stride_kh = aligned(stride_kb, stride_ks, stride_kh, ALIGN)
+        stride_vb, stride_vs, stride_vh = aligned(stride_vb, stride_vs, stride_vh, ALIGN)
+        stride_ob, stride_os, stride_oh = aligned(stride_ob, stride_os, stride_oh, ALIGN)
     HAS_BIAS: tl.constexpr = bias is not None
     HAS_ALIBI: tl.constexpr = alibi_slopes is not None
     HAS_DROPOUT: tl.constexpr = rng is not None
@@ -164,30 +182,30 @@ def forward_kernel(
     m_M = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     if HAS_LEFT and not ONE_WALK:
         acc_MV, l_M, m_M = _walk(
-            acc_MV, l_M, m_M, q_MD, q_tail_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs,
-            columns_k, columns_v, low, full_low, m0, i_M, sq, sk, shift, left, right, scale, softcap,
-            bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
+            acc_MV, l_M, m_M, q_MD, q_tail_M, q, offset_q, stride_qs, k, k_tail, v, offset_k, offset_v, stride_ks,
+            stride_vs, columns_k, columns_v, end_qk, low, full_low, m0, i_M, sq, sk, shift, left, right, scale,
+            softcap, bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
             scale_q_M, scale_k, scale_v,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE, BLOCK_M, PIECE
         )  # fmt: skip
     if not ONE_WALK:
         acc_MV, l_M, m_M = _walk(
-            acc_MV, l_M, m_M, q_MD, q_tail_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs,
-            columns_k, columns_v, full_low, full_high, m0, i_M, sq, sk, shift, left, right, scale, softcap,
-            bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
-                scale_q_M, scale_k, scale_v,
+            acc_MV, l_M, m_M, q_MD, q_tail_M, q, offset_q, stride_qs, k, k_tail, v, offset_k, offset_v, stride_ks,
+            stride_vs, columns_k, columns_v, end_qk, full_low, full_high, m0, i_M, sq, sk, shift, left, right, scale,
+            softcap, bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
+            scale_q_M, scale_k, scale_v,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, False,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE, BLOCK_M, PIECE
         )  # fmt: skip
     if HAS_RIGHT or not EVEN_N or ONE_WALK:
         acc_MV, l_M, m_M = _walk(
-            acc_MV, l_M, m_M, q_MD, q_tail_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs,
-            columns_k, columns_v, full_high, high, m0, i_M, sq, sk, shift, left, right, scale, softcap,
-            bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
+            acc_MV, l_M, m_M, q_MD, q_tail_M, q, offset_q, stride_qs, k, k_tail, v, offset_k, offset_v, stride_ks,
+            stride_vs, columns_k, columns_v, end_qk, full_high, high, m0, i_M, sq, sk, shift, left, right, scale,
+            softcap, bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
             scale_q_M, scale_k, scale_v,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE, BLOCK_M, PIECE
         )  # fmt: skip
 
     if sink is not None:  # one more key, whose value is zero
@@ -205,4 +223,5 @@ def forward_kernel(
 
     inside = i_M < sq
     tl.store(lse + batch.to(tl.int64) * stride_lse_b + head.to(tl.int64) * stride_lse_h + first_q + i_M, lse_M, inside)
-    store_rows(acc_MV, out, base_o + head.to(tl.int64) * stride_oh, m0, stride_os, sq, width_v, BLOCK_M, BLOCK_V, 0)
+    offset_o = base_o + head.to(tl.int64) * stride_oh
+    store_rows(acc_MV, out, offset_o, m0, stride_os, sq, width_v, BLOCK_M, BLOCK_V, 0, not EVEN_V)

@@ -37,6 +37,8 @@ _TILES: dict[tuple[str, str, int], tuple[int, int, int]] = {
     ("queries", "nvidia", 4): (16, 16, 4),
     ("shares", "nvidia", 4): (16, 16, 4),
 }
+# (vendor, bytes of an element) -> queries_kernel's PIECE: with all of q and do, 113 vector registers spilled
+_PIECES: dict[tuple[str, int], int] = {("amd", 4): 64}
 _SUM_ENTRIES, _SUM_COLUMNS = 8, 256
 
 
@@ -121,6 +123,7 @@ def plan_queries(call: SparseBackward, delta: torch.Tensor, facts: DeviceFacts) 
     fwd = call.forward
     dq = torch.empty(fwd.q.shape, dtype=fwd.q.dtype, device=fwd.q.device)
     block, _, constants, options = _tile("queries", fwd, facts)
+    constants["PIECE"] = 0 if facts.vendor == "nvidia" else _PIECES.get(("amd", fwd.q.element_size()), 0)
     head_blocks = -(-fwd.q.shape[1] // block)
     arguments = dict(
         **_inputs(fwd),

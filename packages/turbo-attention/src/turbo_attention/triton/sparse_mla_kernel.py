@@ -94,9 +94,13 @@ def _gradient_of_scores(s, dp, lse_H, delta_H, filled, scale):
 def queries_kernel(
     q, kv, indices, do, lse, delta, dq, stride_qt, stride_qh, stride_kv, stride_dot, stride_doh, heads, topk, rank,
     width, scale, head_blocks,
-    BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_T: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_T: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    """dq [T,H,width], contiguous; lse, delta float32 [T,H]; the grid as in `forward_kernel`."""
+    """dq [T,H,width], contiguous; lse, delta float32 [T,H]; the grid as in `forward_kernel`.
+
+    PIECE: columns of q, do and kv that the products over ``rank`` take at a time, read again for each tile of slots; 0:
+    all, and q and do are held in registers.
+    """
     token = (tl.program_id(0) // head_blocks).to(tl.int64)
     h = tl.program_id(0) % head_blocks * BLOCK_H + tl.arange(0, BLOCK_H)
     alive = h < heads
@@ -113,11 +117,21 @@ def queries_kernel(
         row, filled = _slots(indices, token, n, topk, BLOCK_N)
         kv_NV = _rows(kv, row, stride_kv, filled, 0, rank, BLOCK_V)
         kv_NT = kv_NV
-        s = tl.dot(q_HV, kv_NV.T, input_precision="ieee")
+        if PIECE > 0:
+            s = tl.zeros((BLOCK_H, BLOCK_N), tl.float32)
+            dp = tl.zeros((BLOCK_H, BLOCK_N), tl.float32)
+            for c in tl.range(0, BLOCK_V, PIECE):
+                kv_NP = _rows(kv, row, stride_kv, filled, c, rank - c, PIECE)
+                q_HP = _rows(q + token * stride_qt, h, stride_qh, alive, c, rank - c, PIECE)
+                do_HP = _rows(do + token * stride_dot, h, stride_doh, alive, c, rank - c, PIECE)
+                s = tl.dot(q_HP, kv_NP.T, s, input_precision="ieee")
+                dp = tl.dot(do_HP, kv_NP.T, dp, input_precision="ieee")
+        else:
+            s = tl.dot(q_HV, kv_NV.T, input_precision="ieee")
+            dp = tl.dot(do_HV, kv_NV.T, input_precision="ieee")
         if BLOCK_T > 0:
             kv_NT = _rows(kv, row, stride_kv, filled, rank, width - rank, BLOCK_T)
             s = tl.dot(q_HT, kv_NT.T, s, input_precision="ieee")
-        dp = tl.dot(do_HV, kv_NV.T, input_precision="ieee")
         _, ds = _gradient_of_scores(s, dp, lse_H, delta_H, filled, scale)
         ds_HN = ds.to(kv_NV.dtype)
         dq_HV = tl.dot(ds_HN, kv_NV, dq_HV, input_precision="ieee")

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 __all__ = [
+    "aligned",
     "capped",
     "corner",
     "dropout_keep",
@@ -18,6 +19,7 @@ __all__ = [
     "load_rows",
     "position",
     "probabilities",
+    "product_in_pieces",
     "sequence",
     "store_rows",
     "visible",
@@ -37,6 +39,12 @@ def work(program, programs, heads, tiles, XCDS: tl.constexpr):
         program = program // XCDS + xcd * share + tl.minimum(xcd, extra)
     head = program // tiles
     return head // heads, head % heads, program % tiles
+
+
+@triton.jit
+def aligned(stride_b, stride_s, stride_h, ALIGN: tl.constexpr):
+    """The strides, which are multiples of ALIGN, so that the compiler sees it: else it loads element by element."""
+    return stride_b // ALIGN * ALIGN, stride_s // ALIGN * ALIGN, stride_h // ALIGN * ALIGN
 
 
 @triton.jit
@@ -85,9 +93,38 @@ def load_rows(
 
 
 @triton.jit
+def product_in_pieces(
+    a, offset_a, first_a, stride_a, limit_a, b, offset_b, first_b, stride_b, limit_b, width, end,
+    ROWS_A: tl.constexpr, ROWS_B: tl.constexpr, PIECE: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """a . b^T of two tiles of rows in memory (`load_rows`), PIECE of ``width`` columns in registers at a time.
+
+    Rows from the limit on are copies of the last one, no zeros: each mask would take two of AMD's scalar registers, and
+    their scores count for nothing. ``end`` is ``width`` at run time: with a constant the loop would be unrolled, and
+    all be in registers again.
+    """
+    row_a = tl.minimum(tl.arange(0, ROWS_A), limit_a - 1 - first_a)
+    row_b = tl.minimum(tl.arange(0, ROWS_B), limit_b - 1 - first_b)
+    if WIDE:
+        row_a, row_b = row_a.to(tl.int64), row_b.to(tl.int64)
+    a_A = a + (offset_a + tl.cast(first_a, tl.int64) * stride_a) + (row_a * stride_a)[:, None]
+    b_B = b + (offset_b + tl.cast(first_b, tl.int64) * stride_b) + (row_b * stride_b)[:, None]
+    sums = tl.zeros((ROWS_A, ROWS_B), tl.float32)
+    for first in tl.range(0, end, PIECE):
+        column = (first + tl.arange(0, PIECE))[None, :]
+        if width % PIECE == 0:
+            a_AP, b_BP = tl.load(a_A + column), tl.load(b_B + column)
+        else:
+            a_AP = tl.load(a_A + column, mask=column < width, other=0.0)
+            b_BP = tl.load(b_B + column, mask=column < width, other=0.0)
+        sums = tl.dot(a_AP, b_BP.T, sums, input_precision="ieee")
+    return sums
+
+
+@triton.jit
 def store_rows(
     block, target, offset, first, stride, row_limit, width,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, COLUMN: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, COLUMN: tl.constexpr, MASK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The inverse of `load_rows` through pointers: rows below ``row_limit`` and columns below ``width`` are written."""
     row = tl.arange(0, ROWS)
@@ -95,7 +132,9 @@ def store_rows(
     pointers = (
         target + (offset + tl.cast(first, tl.int64) * stride) + row.to(tl.int64)[:, None] * stride + column[None, :]
     )
-    inside = (first + row < row_limit)[:, None] & (column < width)[None, :]
+    inside = (first + row < row_limit)[:, None]
+    if MASK_COLUMNS:
+        inside = inside & (column < width)[None, :]
     tl.store(pointers, block.to(target.dtype.element_ty), mask=inside)
 
 

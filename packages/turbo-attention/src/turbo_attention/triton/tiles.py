@@ -30,6 +30,8 @@ class Tile:
         needs: ``whole``: a dense batch, no left bound and nothing of the next; ``plain``: no bias, ALiBi, soft-cap or
             dropout; ``any``.
         options: launch options of the target.
+        piece: columns that a product over D or DV takes at a time, reading both sides from memory for each score tile;
+            0: all, and the side that stays is held in registers.
     """
 
     up_to: int
@@ -41,6 +43,7 @@ class Tile:
     options: tuple[tuple[str, int], ...] = ()
     window: int = 0
     needs: str = "any"
+    piece: int = 0
 
 
 _NEEDS = ("whole", "plain", "any")
@@ -79,8 +82,7 @@ TABLE: dict[tuple[str, str, int], tuple[Tile, ...]] = {
     ("forward", "amd", 1): (
         Tile(128, 64, 32, 4, 1, "64 keys: 6 scalar registers spilled", _MFMA16, needs="plain"),
         Tile(256, 32, 32, 4, 1, "", _MFMA16, needs="plain"),
-        Tile(256, 16, 16, 4, 1, "", _MFMA16),
-        Tile(576, 16, 16, 4, 1, "", _MFMA16),
+        Tile(576, 32, 32, 4, 1, "whole rows: 1 to 12 scalar registers spilled", _MFMA16, piece=64),
     ),
     ("forward", "nvidia", 2): (Tile(128, 64, 32, 4, 2, "fits 100 KiB"), Tile(576, 32, 16, 4, 1, "likewise")),
     ("kv", "nvidia", 2): (Tile(128, 32, 32, 4, 1, "fits 100 KiB"), Tile(576, 16, 16, 4, 1, "likewise")),
@@ -114,7 +116,8 @@ TABLE: dict[tuple[str, str, int], tuple[Tile, ...]] = {
         Tile(192, 32, 32, 4, 1, "", _MFMA16, needs="plain"),
         Tile(256, 32, 32, 8, 1, "", _MFMA16, needs="plain"),
         Tile(256, 16, 16, 4, 1, "", _MFMA16),
-        Tile(576, 16, 16, 4, 1, "8 warps: 71 vector registers spilled", _MFMA16),
+        Tile(512, 16, 16, 4, 1, "8 warps: 71 vector registers spilled; in pieces 2 scalar ones", _MFMA16),
+        Tile(576, 16, 16, 8, 1, "whole rows: 71 vector registers spilled; 4 warps: 6 scalar ones", _MFMA16, piece=64),
     ),
     ("q", "amd", 2): (
         Tile(64, 64, 64, 4, 1, "with left bounds 30 scalar registers spilled", _MFMA16, needs="whole"),
@@ -126,12 +129,23 @@ TABLE: dict[tuple[str, str, int], tuple[Tile, ...]] = {
         Tile(256, 16, 16, 4, 1, "", _MFMA16),
         Tile(576, 16, 16, 4, 1, "8 warps: 31 vector registers spilled", _MFMA16),
     ),
+    # float32: the registers of a wave hold neither both rows of a product over 512 columns nor, in the kernel of keys,
+    # those over 256: pieces of them are read again for each tile
     ("forward", "amd", 4): (
-        Tile(128, 64, 32, 4, 1, "", _MFMA16),
-        Tile(576, 16, 16, 4, 1, "", _MFMA16),
+        Tile(128, 64, 32, 4, 1, "", _MFMA16, needs="plain"),
+        Tile(128, 64, 16, 4, 1, "32 keys: 3 to 9 scalar registers spilled", _MFMA16),
+        Tile(576, 16, 16, 4, 1, "whole rows: 4 to 55 vector registers spilled", _MFMA16, piece=64),
     ),
-    ("kv", "amd", 4): (Tile(128, 16, 32, 4, 1, "", _MFMA16), Tile(576, 16, 16, 4, 1, "", _MFMA16)),
-    ("q", "amd", 4): (Tile(128, 32, 16, 4, 1, "", _MFMA16), Tile(576, 16, 16, 4, 1, "", _MFMA16)),
+    ("kv", "amd", 4): (
+        Tile(128, 16, 32, 4, 1, "", _MFMA16, needs="plain"),
+        Tile(128, 16, 16, 8, 1, "4 warps: 5 scalar registers spilled; in pieces 11", _MFMA16),
+        Tile(576, 16, 16, 8, 1, "whole rows of 576: 212 to 439 vector registers spilled", _MFMA16, piece=64),
+    ),
+    ("q", "amd", 4): (
+        Tile(128, 32, 16, 4, 1, "", _MFMA16),
+        Tile(256, 16, 16, 4, 1, "", _MFMA16),
+        Tile(576, 16, 16, 4, 1, "whole rows: 169 to 426 vector registers spilled", _MFMA16, piece=64),
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from turbo_attention.pytorch.kernels.reference import attention_backward, attent
 from turbo_core import AutoKernelDispatcher, BackendType, KernelBackend, PrecisionType, device_facts, why_no_triton
 from turbo_core.tuning import call_key
 
-__all__ = ["AttentionDispatcher", "run_backward", "run_forward"]
+__all__ = ["AttentionDispatcher", "run_backward", "run_forward", "why_not_widths"]
 
 MAX_HEAD_DIM = 576
 _SHORT = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
@@ -27,19 +27,30 @@ def _forward(call: Call) -> ForwardCall:
     return call if isinstance(call, ForwardCall) else call.forward
 
 
+def why_not_widths(call: ForwardCall) -> str | None:
+    """What the Triton kernels have against the head dims of ``call``."""
+    dims = call.q.shape[3], call.v.shape[3]
+    if max(dims) > MAX_HEAD_DIM:
+        return f"the head dim is {max(dims)}; up to {MAX_HEAD_DIM} is accepted"
+    if dims[1] > 512:
+        return f"the head dim of v is {dims[1]}; up to 512 is accepted"
+    # rows that end within a vector of 8 bytes are loaded in smaller ones, each with masks in AMD's scalar registers
+    uneven = any(width % (4 if width <= 256 else 16) for width in dims if width > 128)
+    if uneven and device_facts(call.q.device).vendor == "amd":
+        return f"the head dims are {dims}; over 128 multiples of 4 are accepted, over 256 multiples of 16"
+    return None
+
+
 class TritonBackend(KernelBackend):
     """Our Triton kernels, forward and backward."""
 
     @classmethod
     def why_not(cls, call: Call) -> str | None:
-        q, v = _forward(call).q, _forward(call).v
-        widest = max(q.shape[3], v.shape[3])
-        if widest > MAX_HEAD_DIM:
-            return f"the head dim is {widest}; up to {MAX_HEAD_DIM} is accepted"
-        return why_no_triton(q.device) or cls._too_much(_forward(call), widest)
+        forward = _forward(call)
+        return why_not_widths(forward) or why_no_triton(forward.q.device) or cls._too_much(forward)
 
     @staticmethod
-    def _too_much(call: ForwardCall, widest: int) -> str | None:
+    def _too_much(call: ForwardCall) -> str | None:
         """What no tile of the table holds in AMD's scalar registers."""
         if device_facts(call.q.device).vendor != "amd":
             return None
@@ -48,8 +59,8 @@ class TritonBackend(KernelBackend):
         dims = {call.q.shape[3], call.v.shape[3]}
         if extras and call.bias is not None and not dims <= {16, 32, 64, 128}:
             return f"bias with {' and '.join(extras)}; head dims 16, 32, 64 and 128 are accepted for that, not {dims}"
-        if len(extras) > 1 and widest > 256:
-            return f"{' with '.join(extras)}; head dims up to 256 are accepted for that, not {widest}"
+        if len(extras) > 1 and max(dims) > 256:
+            return f"{' with '.join(extras)}; head dims up to 256 are accepted for that, not {max(dims)}"
         return None
 
     @classmethod

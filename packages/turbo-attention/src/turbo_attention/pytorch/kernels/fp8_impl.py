@@ -10,7 +10,7 @@ import torch
 
 from turbo_attention.calls import FP8_ROWS, AttentionResult, ForwardCall, Fp8Call, Fp8Scales
 from turbo_attention.layout import empty_like_rows
-from turbo_attention.pytorch.kernels.attention_impl import MAX_HEAD_DIM, AttentionDispatcher
+from turbo_attention.pytorch.kernels.attention_impl import AttentionDispatcher, why_not_widths
 from turbo_attention.pytorch.kernels.fp8_reference import fp8_attention_forward, quantize_rows
 from turbo_core import AutoKernelDispatcher, BackendType, KernelBackend, PrecisionType, device_facts, why_no_triton
 from turbo_core.low_precision import Format, fp8_dtype
@@ -23,11 +23,7 @@ class TritonBackend(KernelBackend):
 
     @classmethod
     def why_not(cls, call: Fp8Call) -> str | None:
-        q, _, v = call.forward[:3]
-        widest = max(q.shape[3], v.shape[3])
-        if widest > MAX_HEAD_DIM:
-            return f"the head dim is {widest}; up to {MAX_HEAD_DIM} is accepted"
-        return why_no_triton(q.device)
+        return why_not_widths(call.forward) or why_no_triton(call.forward.q.device)
 
     @classmethod
     def execute(cls, call: Fp8Call) -> AttentionResult:

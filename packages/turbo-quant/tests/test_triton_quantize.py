@@ -19,7 +19,7 @@ triton = pytest.importorskip("triton", reason="triton is not installed")
 tl = triton.language
 
 from turbo_quant.triton import float_plan, mx_plan, quantize  # noqa: E402
-from turbo_quant.triton.rounding import decode, encode, encode_stochastic  # noqa: E402
+from turbo_quant.triton.rounding import decode, encode, encode_pair, encode_stochastic  # noqa: E402
 from turbo_quant.triton.tiles import ANY, MAX_GROUPED, TILES, casts_natively, choose  # noqa: E402
 
 PLAIN = MxDirection()
@@ -56,6 +56,16 @@ def encode_kernel(v_ptr, code_ptr, word_ptr, n, BLOCK: tl.constexpr, MANTISSA: t
     else:
         code = encode_stochastic(v, tl.load(word_ptr + i, mask=i < n, other=0), MANTISSA, LOWEST, LARGEST)
     tl.store(code_ptr + i, code, mask=i < n)
+
+
+@triton.jit
+def encode_pair_kernel(low_ptr, high_ptr, byte_ptr, n, BLOCK: tl.constexpr, HALF: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    low = tl.load(low_ptr + i, mask=i < n, other=0.0)
+    high = tl.load(high_ptr + i, mask=i < n, other=0.0)
+    if HALF:
+        low, high = low.to(tl.float16), high.to(tl.float16)
+    tl.store(byte_ptr + i, encode_pair(low, high), mask=i < n)
 
 
 @triton.jit
@@ -100,17 +110,24 @@ def test_casts_of_fp8(device, dtype):
         cases.assert_same_bits(decoded, torch.from_numpy(codec.values).to(device))
 
 
-def test_casts_of_e2m1(device):
+@pytest.mark.parametrize("half", [False, True])
+def test_casts_of_e2m1(device, half):
+    """Two values a byte; in float16 those that have at most 11 digits."""
     v = values(6.0, device)
+    if half:
+        v = torch.cat([v.bfloat16().float(), v.half().float()])
+        v = v[(v.abs() <= 6)]
+    v = v[torch.randperm(len(v), device=device)]
     largest = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], device=device, dtype=torch.float64)
-    code = torch.full((len(v),), 0x55, dtype=torch.uint8, device=device)
-    constants = {"MANTISSA": 1, "LOWEST": 0, "FNUZ": False, "NATIVE": False}
-    encode_kernel[(triton.cdiv(len(v), 65536),)](v, code, None, len(v), BLOCK=65536, LARGEST=7, **constants)
     distance = (v.double().abs()[:, None] - largest).abs()
     nearest = distance.argmin(1)
     tie = (distance == distance.gather(1, nearest[:, None])).sum(1) == 2
     nearest = torch.where(tie & (nearest % 2 == 1), nearest + 1, nearest)  # argmin gives the lower one
-    assert torch.equal(code.long(), nearest + 8 * v.signbit())
+    expected = nearest + 8 * v.signbit()
+    high = v.flip(0)
+    byte = torch.full((len(v),), 0x55, dtype=torch.uint8, device=device)
+    encode_pair_kernel[(triton.cdiv(len(v), 65536),)](v, high, byte, len(v), BLOCK=65536, HALF=half)
+    assert torch.equal(byte.long(), expected + 16 * expected.flip(0))
 
 
 @pytest.mark.parametrize("format", cases.MX_FORMATS)

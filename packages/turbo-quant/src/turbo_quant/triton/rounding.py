@@ -17,9 +17,11 @@ __all__ = [
     "INFINITE",
     "decode",
     "encode",
+    "encode_pair",
     "encode_stochastic",
     "exponent_scale",
     "float_scale",
+    "largest_magnitude",
     "magnitude",
     "power_of_two",
     "rotate",
@@ -32,6 +34,16 @@ INFINITE: tl.constexpr = tl.constexpr(0x7F800000)
 def magnitude(x):
     """|x| of a float32 tile as the integer of its bits."""
     return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def largest_magnitude(x, AXIS: tl.constexpr):
+    """The maximum of `magnitude` along a dimension, which stays; found on the 16 bits of a 16-bit type."""
+    if x.dtype == tl.float32:
+        return tl.max(magnitude(x), AXIS, keep_dims=True)
+    else:
+        amax = tl.max(x.to(tl.int16, bitcast=True) & 0x7FFF, AXIS, keep_dims=True).to(tl.int16)
+        return amax.to(x.dtype, bitcast=True).to(tl.float32).to(tl.int32, bitcast=True)
 
 
 @triton.jit
@@ -79,7 +91,7 @@ def _with_sign(code, bits, MANTISSA: tl.constexpr, FNUZ: tl.constexpr):
 
 @triton.jit
 def encode(v, MANTISSA: tl.constexpr, LOWEST: tl.constexpr, FNUZ: tl.constexpr, NATIVE: tl.constexpr):
-    """Codes, uint8, of a float32 tile: to nearest even. |v| must round to a value of the format."""
+    """Codes, uint8, of a float32 tile in an 8-bit format: to nearest even. |v| must round to a value of the format."""
     if NATIVE:
         if MANTISSA == 3:
             code = v.to(tl.float8e4b8 if FNUZ else tl.float8e4nv)
@@ -90,11 +102,42 @@ def encode(v, MANTISSA: tl.constexpr, LOWEST: tl.constexpr, FNUZ: tl.constexpr, 
         bits = v.to(tl.int32, bitcast=True)
         size = bits & 0x7FFFFFFF
         binade = _binade(size, LOWEST)
-        FIRST: tl.constexpr = (-((127 + LOWEST) << MANTISSA)) % (8 if MANTISSA == 1 else 128)
+        FIRST: tl.constexpr = (-((127 + LOWEST) << MANTISSA)) % 128
         grid = (binade + (((23 - MANTISSA) << 23) + FIRST)).to(tl.float32, bitcast=True)
         ulps = (size.to(tl.float32, bitcast=True) + grid).to(tl.int32, bitcast=True)  # the low bits
-        code = ((binade >> (23 - MANTISSA)) + ulps) & (7 if MANTISSA == 1 else 0x7F)
+        code = ((binade >> (23 - MANTISSA)) + ulps) & 0x7F
         return _with_sign(code, bits, MANTISSA, FNUZ)
+
+
+@triton.jit
+def _biased_e2m1(v, ODD: tl.constexpr):
+    """The e2m1 code of v, float16 or float32, as a number; plus 2^10 or 2^23, the lowest bit being 1, unless ODD.
+
+    The code of |v| is round(min(2 |v|, |v| + 2, |v| / 2 + 4)), and adding a large number rounds. A bias of 4 comes with
+    it, which goes with the sign: -4, or +4 and so 8 too many, for the code's sign.
+    """
+    size = tl.abs(v)
+    if v.dtype == tl.float16:
+        ONE: tl.constexpr = 1024.0
+        sign = (v.to(tl.int16, bitcast=True) ^ size.to(tl.int16, bitcast=True) ^ -0x3C00).to(tl.float16, bitcast=True)
+    else:
+        ONE: tl.constexpr = 8388608.0
+        sign = ((v.to(tl.int32, bitcast=True) & -0x80000000) ^ -0x3F800000).to(tl.float32, bitcast=True)
+    BASE: tl.constexpr = ONE if ODD else ONE + 4.0
+    low = tl.fma(size, tl.full(v.shape, 2.0, v.dtype), tl.full(v.shape, BASE, v.dtype))
+    middle = size + tl.full(v.shape, BASE + 2.0, v.dtype)
+    high = tl.fma(size, tl.full(v.shape, 0.5, v.dtype), tl.full(v.shape, BASE + 4.0, v.dtype))
+    code = tl.minimum(tl.minimum(low, middle), high)
+    if ODD:
+        code -= tl.full(v.shape, ONE - 4.0, v.dtype)
+    return code + sign
+
+
+@triton.jit
+def encode_pair(low, high):
+    """Bytes of two e2m1 codes, of float16 or float32 values that round to one of the format's; to nearest even."""
+    byte = tl.fma(_biased_e2m1(high, True), tl.full(high.shape, 16.0, high.dtype), _biased_e2m1(low, False))
+    return byte.to(tl.int16 if low.dtype == tl.float16 else tl.int32, bitcast=True).to(tl.uint8)
 
 
 @triton.jit

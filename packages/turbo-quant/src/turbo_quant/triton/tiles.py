@@ -31,8 +31,9 @@ class Tile:
         num_warps: waves of a program.
         why: reason or measurement (device, date).
         elements: of the tile, where rows is 0.
+        stripes: of MX, into how many stripes of rows a block's 32 are cut; a lane holds one (mx_kernel.py).
         multiple_of: C and the block must be multiples of it. Elsewhere each element of a lane has a mask of its own, in
-            two SGPRs.
+            two SGPRs. Of MX: C, and for a column copy R too; what needs more registers counts as no multiple.
     """
 
     up_to: int
@@ -41,6 +42,7 @@ class Tile:
     num_warps: int
     why: str
     elements: int = 0
+    stripes: int = 4
     multiple_of: int = 1
 
     def options(self) -> dict[str, int]:
@@ -91,17 +93,33 @@ TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
     ("dequantize", "amd"): (Tile(ANY, 32, 256, 8, "16 elements a lane"),),
     ("dequantize", "cpu"): (Tile(ANY, 32, 256, 1, "interpreter: few, large numpy calls"),),
     # columns divide 128, so that no tile passes the padding; rows are a multiple of 32
-    ("mx row", "nvidia"): (Tile(ANY, 32, 128, 2, "3872 for MXFP8, 2539 for MXFP4; 4 warps 3961 and 2411"),),
-    ("mx row", "amd"): (Tile(ANY, 64, 128, 8, "16 elements a lane"),),
+    ("mx row", "nvidia"): (
+        Tile(ANY, 64, 128, 4, "MXFP8 3988, MXFP4 3420 (copy 3567); 2 warps 3922 and 2985", multiple_of=128),
+        Tile(ANY, 64, 64, 4, "32 elements a thread: rotated, 64 spill", stripes=8),
+    ),
+    ("mx row", "amd"): (
+        Tile(ANY, 64, 128, 8, "16 elements a lane", multiple_of=128),
+        Tile(ANY, 64, 64, 8, "8 elements a lane, each with masks in SGPRs", stripes=8),
+    ),
     ("mx row", "cpu"): (Tile(ANY, 128, 128, 1, "interpreter: few, large numpy calls"),),
     ("mx column", "nvidia"): (
-        Tile(ANY, 32, 128, 2, "2780 for MXFP8, 1574 for MXFP4; 4 warps 1991 and 1310, 64 x 128 1955 and 1295"),
+        Tile(ANY, 128, 64, 4, "3090 (copy 3567); 64 x 128, 2 warps, 4 stripes 3080", stripes=8, multiple_of=128),
+        Tile(ANY, 64, 64, 4, "32 elements a thread: rotated or transposed, 64 spill", stripes=8),
     ),
     ("mx column", "amd"): (
-        Tile(ANY, 64, 128, 4, "32 elements a lane, 4 of a column's block", multiple_of=16),
-        Tile(ANY, 64, 128, 8, "16 elements a lane, each with its mask in two SGPRs"),
+        Tile(ANY, 64, 128, 8, "16 elements a lane, 8 of a column's block; no masks", multiple_of=128),
+        Tile(ANY, 64, 64, 8, "8 elements a lane, each with masks in SGPRs; 16 spill some", stripes=8),
     ),
     ("mx column", "cpu"): (Tile(ANY, 128, 128, 1, "interpreter: few, large numpy calls"),),
+    ("mx column e2m1", "nvidia"): (
+        Tile(ANY, 64, 128, 4, "2081 (copy 3567); 128 x 64, 8 stripes 2009; 128 x 128 1420", multiple_of=128),
+        Tile(ANY, 64, 64, 4, "32 elements a thread: rotated or transposed, 64 spill", stripes=8),
+    ),
+    ("mx column e2m1", "amd"): (
+        Tile(ANY, 64, 128, 8, "16 elements a lane, 8 of a column's block; no masks", multiple_of=128),
+        Tile(ANY, 64, 64, 8, "8 elements a lane, each with masks in SGPRs; 16 spill some", stripes=8),
+    ),
+    ("mx column e2m1", "cpu"): (Tile(ANY, 128, 128, 1, "interpreter: few, large numpy calls"),),
     ("mx dequantize", "nvidia"): (Tile(ANY, 32, 128, 4, "3891 for MXFP8, 3560 for MXFP4; 64 x 128 3912 and 3358"),),
     ("mx dequantize", "amd"): (Tile(ANY, 64, 128, 8, "16 elements a lane"),),
     ("mx dequantize", "cpu"): (Tile(ANY, 64, 128, 1, "interpreter: few, large numpy calls"),),

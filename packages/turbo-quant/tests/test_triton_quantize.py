@@ -19,7 +19,7 @@ triton = pytest.importorskip("triton", reason="triton is not installed")
 tl = triton.language
 
 from turbo_quant.triton import float_plan, mx_plan, quantize  # noqa: E402
-from turbo_quant.triton.rounding import decode, encode, encode_pair, encode_stochastic  # noqa: E402
+from turbo_quant.triton.rounding import decode, divide, encode, encode_pair, encode_stochastic  # noqa: E402
 from turbo_quant.triton.tiles import ANY, MAX_GROUPED, TILES, casts_natively, choose  # noqa: E402
 
 PLAIN = MxDirection()
@@ -147,6 +147,27 @@ def test_stochastic_cast(device, format):
     u = ((word.long() & 0xFFFFFFFF) >> 8).double() * 2.0**-24
     expected = steps.floor() + (u < steps - steps.floor()) + ((exponent - lowest) * 2**mantissa)
     assert torch.equal(code.double(), expected.clamp(max=code_of))
+
+
+@triton.jit
+def divide_kernel(a, b_ptr, found_ptr, expected_ptr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    b = tl.load(b_ptr + i)
+    tl.store(found_ptr + i, divide(a, b))
+    tl.store(expected_ptr + i, tl.div_rn(a, b))
+
+
+@pytest.mark.parametrize("a", [1.0, 240.0, 448.0, 57344.0])
+def test_quick_division(device, a):
+    """All digits of the divisor; 1 / b is not for the last."""
+    if device_facts(device).vendor != "nvidia":
+        pytest.skip("only NVIDIA's kernels divide so")
+    for exponent in (-126 + 64, -20, 0, 30, 100):
+        b = torch.arange(2**23, dtype=torch.int32, device=device).add((127 + exponent) << 23).view(torch.float32)
+        found, expected = torch.zeros_like(b), torch.ones_like(b)
+        divide_kernel[(2**23 // 1024,)](a, b, found, expected, BLOCK=1024)
+        wrong = (found != expected).nonzero().flatten().tolist()
+        assert not wrong or (a == 1 and wrong == [2**23 - 1])
 
 
 # --- shapes that the ops' matrix leaves out -------------------------------------------------------------------------

@@ -15,7 +15,7 @@ stripe: it reads whole sectors, and finds most of a column's maximum by itself. 
 seen as [1, 32 N, M, 1, 32]; only finished bytes change lanes. So a copy is a tensor of five dimensions: the last one
 is the block, ``line`` (of the copy) and ``block`` (along a line) have one element where they do not vary.
 
-Options of a copy, or-ed: how `turbo_quant.calls.MxDirection` is told to the kernel. Grouped: as in block_kernel.py,
+Options of a copy, or-ed: how `turbo_quant.calls.MxDirection` is told to the kernel. Grouped: as in dual_kernel.py,
 with groups rounded up to 128. A block that holds NaN or an infinity: payload zeros, byte 255; two stores under masks
 that exclude each other cost less than a choice per element.
 
@@ -25,7 +25,7 @@ Source: OCP Microscaling Formats v1.0; Salmon et al., Parallel Random Numbers: A
 import triton
 import triton.language as tl
 
-from turbo_quant.triton.block_kernel import group_rows
+from turbo_quant.triton.dual_kernel import group_rows
 from turbo_quant.triton.rounding import (
     INFINITE,
     encode,

@@ -16,6 +16,7 @@ import triton.language as tl
 __all__ = [
     "INFINITE",
     "decode",
+    "divide",
     "encode",
     "encode_pair",
     "encode_stochastic",
@@ -23,8 +24,10 @@ __all__ = [
     "float_scale",
     "largest_magnitude",
     "magnitude",
+    "own_magnitude",
     "power_of_two",
     "rotate",
+    "widened_magnitude",
 ]
 
 INFINITE: tl.constexpr = tl.constexpr(0x7F800000)
@@ -37,24 +40,61 @@ def magnitude(x):
 
 
 @triton.jit
-def largest_magnitude(x, AXIS: tl.constexpr):
-    """The maximum of `magnitude` along a dimension, which stays; found on the 16 bits of a 16-bit type."""
+def own_magnitude(x):
+    """|x| as the integer of its own 16 or 32 bits; of one type they order as the numbers do."""
     if x.dtype == tl.float32:
-        return tl.max(magnitude(x), AXIS, keep_dims=True)
+        return magnitude(x)
     else:
-        amax = tl.max(x.to(tl.int16, bitcast=True) & 0x7FFF, AXIS, keep_dims=True).to(tl.int16)
-        return amax.to(x.dtype, bitcast=True).to(tl.float32).to(tl.int32, bitcast=True)
+        return x.to(tl.int16, bitcast=True) & 0x7FFF
 
 
 @triton.jit
-def float_scale(amax, largest, floor):
+def widened_magnitude(bits, dtype: tl.constexpr):
+    """`magnitude` of what `own_magnitude` gave for that type, or of a maximum of it."""
+    if dtype == tl.float32:
+        return bits
+    else:
+        return bits.to(tl.int16).to(dtype, bitcast=True).to(tl.float32).to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def largest_magnitude(x, AXIS: tl.constexpr):
+    """The maximum of `magnitude` along a dimension, which stays."""
+    return widened_magnitude(tl.max(own_magnitude(x), AXIS, keep_dims=True), x.dtype)
+
+
+@triton.jit
+def divide(a, b):
+    """a / b rounded once, by fused corrections: for NVIDIA, where `tl.div_rn` calls a function.
+
+    The hardware's 1 / b is within 2 ulp for 2^-126 <= |b| <= 2^126; a Newton step rounds it to nearest, except where
+    all digits of b are ones, and a / b corrected by its remainder is then right (Markstein). For a = 1, 240, 448 and
+    57344 times a power of two, all digits of b and all 1 / b within 4 ulp were tried: only a = 1 over all ones fails.
+    1 / b, a / b and the remainder, about 2^-24 a, must be no subnormals.
+    """
+    inverse = 1.0 / b
+    inverse = tl.fma(tl.fma(-b, inverse, tl.full(b.shape, 1.0, tl.float32)), inverse, inverse)
+    quotient = inverse * a
+    return tl.fma(tl.fma(-b, quotient, tl.full(b.shape, 0.0, tl.float32) + a), inverse, quotient)
+
+
+@triton.jit
+def float_scale(amax, largest, floor, QUICK: tl.constexpr):
     """scale and scale_inv, float32, of blocks with that amax (int32). Where it is not finite: something finite, NaN.
 
     With this scale |x scale| stays below the middle between the largest value and the next, so nothing need be clamped.
+    QUICK: with `divide`. floor must then be at least 2^-14, and amax of 16 bits, so that the digits of scale are never
+    all ones: no integer 7 2^i or 15 2^i is that near to twice an integer of 11 bits without being equal.
     """
     finite = amax < INFINITE
-    scale = tl.div_rn(largest, tl.maximum(tl.where(finite, amax, 0).to(tl.float32, bitcast=True), floor))
-    return scale, tl.where(finite, tl.div_rn(1.0, scale), float("nan"))
+    divisor = tl.maximum(tl.where(finite, amax, 0).to(tl.float32, bitcast=True), floor)
+    if QUICK:
+        scale = divide(largest * 2.0**-64, divisor * 2.0**-64)  # 1 / divisor must be no subnormal
+        inverse = divide(1.0, scale)
+    else:
+        scale = tl.div_rn(largest, divisor)
+        inverse = tl.div_rn(1.0, scale)
+    return scale, tl.where(finite, inverse, float("nan"))
 
 
 @triton.jit

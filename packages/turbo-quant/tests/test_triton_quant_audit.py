@@ -15,7 +15,14 @@ import pytest
 from turbo_core import arch_facts
 
 ARCHS = ("gfx942", "gfx950")
-KERNELS = {"block_kernel", "region_kernel", "mx_kernel", "dequantize_float_kernel", "dequantize_mx_kernel"}
+KERNELS = {
+    "block_kernel",
+    "dual_kernel",
+    "region_kernel",
+    "mx_kernel",
+    "dequantize_float_kernel",
+    "dequantize_mx_kernel",
+}
 
 
 def problems(arch, found):

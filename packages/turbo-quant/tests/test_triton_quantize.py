@@ -19,7 +19,7 @@ triton = pytest.importorskip("triton", reason="triton is not installed")
 tl = triton.language
 
 from turbo_quant.triton import float_plan, mx_plan, quantize  # noqa: E402
-from turbo_quant.triton.rounding import decode, encode, encode_stochastic  # noqa: E402
+from turbo_quant.triton.rounding import decode, divide, encode, encode_pair, encode_stochastic  # noqa: E402
 from turbo_quant.triton.tiles import ANY, MAX_GROUPED, TILES, casts_natively, choose  # noqa: E402
 
 PLAIN = MxDirection()
@@ -59,6 +59,16 @@ def encode_kernel(v_ptr, code_ptr, word_ptr, n, BLOCK: tl.constexpr, MANTISSA: t
 
 
 @triton.jit
+def encode_pair_kernel(low_ptr, high_ptr, byte_ptr, n, BLOCK: tl.constexpr, HALF: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    low = tl.load(low_ptr + i, mask=i < n, other=0.0)
+    high = tl.load(high_ptr + i, mask=i < n, other=0.0)
+    if HALF:
+        low, high = low.to(tl.float16), high.to(tl.float16)
+    tl.store(byte_ptr + i, encode_pair(low, high), mask=i < n)
+
+
+@triton.jit
 def decode_kernel(code_ptr, v_ptr, MANTISSA: tl.constexpr, LOWEST: tl.constexpr, FNUZ: tl.constexpr,
                   NATIVE: tl.constexpr):  # fmt: skip
     i = tl.arange(0, 256)
@@ -77,8 +87,12 @@ def values(largest, device):
     return torch.cat([v[v.abs() <= largest], -v[v.abs() <= largest]]).to(device)
 
 
+def block_of(device):
+    return 65536 if device.type == "cpu" else 1024  # few, large numpy calls in the interpreter
+
+
 def start_encode(v, code, words=None, **constants):
-    block = 65536 if v.device.type == "cpu" else 1024  # few, large numpy calls in the interpreter
+    block = block_of(v.device)
     encode_kernel[(triton.cdiv(len(v), block),)](v, code, words, len(v), BLOCK=block, **constants)
 
 
@@ -105,17 +119,25 @@ def test_casts_of_fp8(device, dtype):
         cases.assert_same_bits(decoded, torch.from_numpy(codec.values).to(device))
 
 
-def test_casts_of_e2m1(device):
+@pytest.mark.parametrize("half", [False, True])
+def test_casts_of_e2m1(device, half):
+    """Two values a byte; in float16 those that have at most 11 digits."""
     v = values(6.0, device)
+    if half:
+        v = torch.cat([v.bfloat16().float(), v.half().float()])
+        v = v[(v.abs() <= 6)]
+    v = v[torch.randperm(len(v), device=device)]
     largest = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], device=device, dtype=torch.float64)
-    code = torch.full((len(v),), 0x55, dtype=torch.uint8, device=device)
-    constants = {"MANTISSA": 1, "LOWEST": 0, "FNUZ": False, "NATIVE": False}
-    start_encode(v, code, LARGEST=7, **constants)
     distance = (v.double().abs()[:, None] - largest).abs()
     nearest = distance.argmin(1)
     tie = (distance == distance.gather(1, nearest[:, None])).sum(1) == 2
     nearest = torch.where(tie & (nearest % 2 == 1), nearest + 1, nearest)  # argmin gives the lower one
-    assert torch.equal(code.long(), nearest + 8 * v.signbit())
+    expected = nearest + 8 * v.signbit()
+    high = v.flip(0)
+    byte = torch.full((len(v),), 0x55, dtype=torch.uint8, device=device)
+    block = block_of(device)
+    encode_pair_kernel[(triton.cdiv(len(v), block),)](v, high, byte, len(v), BLOCK=block, HALF=half)
+    assert torch.equal(byte.long(), expected + 16 * expected.flip(0))
 
 
 @pytest.mark.parametrize("format", cases.MX_FORMATS)
@@ -135,6 +157,27 @@ def test_stochastic_cast(device, format):
     u = ((word.long() & 0xFFFFFFFF) >> 8).double() * 2.0**-24
     expected = steps.floor() + (u < steps - steps.floor()) + ((exponent - lowest) * 2**mantissa)
     assert torch.equal(code.double(), expected.clamp(max=code_of))
+
+
+@triton.jit
+def divide_kernel(a, b_ptr, found_ptr, expected_ptr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    b = tl.load(b_ptr + i)
+    tl.store(found_ptr + i, divide(a, b))
+    tl.store(expected_ptr + i, tl.div_rn(a, b))
+
+
+@pytest.mark.parametrize("a", [1.0, 240.0, 448.0, 57344.0])
+def test_quick_division(device, a):
+    """All digits of the divisor; 1 / b is not for the last."""
+    if device_facts(device).vendor != "nvidia":
+        pytest.skip("only NVIDIA's kernels divide so")
+    for exponent in (-126 + 64, -20, 0, 30, 100):
+        b = torch.arange(2**23, dtype=torch.int32, device=device).add((127 + exponent) << 23).view(torch.float32)
+        found, expected = torch.zeros_like(b), torch.ones_like(b)
+        divide_kernel[(2**23 // 1024,)](a, b, found, expected, BLOCK=1024)
+        wrong = (found != expected).nonzero().flatten().tolist()
+        assert not wrong or (a == 1 and wrong == [2**23 - 1])
 
 
 # --- shapes that the ops' matrix leaves out -------------------------------------------------------------------------

@@ -3,14 +3,10 @@
 
     amax = max |x| of a block     scale = largest / max(amax, floor)     q = round(x scale)     scale_inv = 1 / scale
 
-Tensors: x [B,R,C] with any strides; row and col payloads uint8 (the bits of the format) [B,R,C] contiguous; scale_inv
-float32: of rows [B,R,blocks_c], of columns [B,blocks_r,C], of tiles [B,blocks_r,blocks_c], contiguous, to multiply
-with when dequantising. All arithmetic is float32, each step rounds once, and a maximum has no order: bit-equal from run
+Tensors: x [B,R,C] with any strides; out uint8 (the bits of the format) [B,R,C] contiguous; scale_inv float32: of rows
+[B,R,blocks_c], of columns [B,blocks_r,C], of tiles [B,blocks_r,blocks_c], contiguous, to multiply with when
+dequantising. All arithmetic is float32, each step rounds once, and a maximum has no order: bit-equal from run
 to run and on all targets.
-
-Grouped (offs_ptr given, B = 1): rows belong to groups, and the column copy has each group's rows rounded up to the
-block size. Programs go by blocks of that copy. Those past the last group write zeros there, and take the rows that
-belong to no group into the row copy.
 
 A block that holds NaN or an infinity: payload zeros, scale_inv NaN.
 """
@@ -20,7 +16,7 @@ import triton.language as tl
 
 from turbo_quant.triton.rounding import INFINITE, encode, float_scale, magnitude
 
-__all__ = ["block_kernel", "group_rows", "load_tile", "places"]
+__all__ = ["block_kernel", "places"]
 
 
 @triton.jit
@@ -33,22 +29,6 @@ def places(size, P: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr):
         return i, i < size
     else:
         return i // P * size + i % P, i % P < size
-
-
-@triton.jit
-def group_rows(first, offs_ptr, padded_ptr, n_groups, R, GROUPS: tl.constexpr):
-    """Of the rows from ``first`` on in the padded column copy: their row in x, rows left in x, and in the group."""
-    i = tl.arange(0, GROUPS)
-    ends = tl.load(padded_ptr + 1 + i, mask=i < n_groups, other=0x7FFFFFFFFFFFFFFF)
-    group = tl.sum((ends <= first).to(tl.int32), 0)
-    source = tl.load(offs_ptr + group) + first - tl.load(padded_ptr + group)
-    if group == n_groups:
-        left = R - source
-        in_group = left * 0
-    else:
-        left = tl.load(offs_ptr + group + 1) - source
-        in_group = left
-    return source, left, in_group
 
 
 @triton.jit
@@ -70,9 +50,9 @@ def _store(pointer, offsets, value, mask, MASKED: tl.constexpr):
 
 @triton.jit
 def block_kernel(
-    x_ptr, row_ptr, row_scale_ptr, col_ptr, col_scale_ptr, offs_ptr, padded_ptr,
-    R, C, tiles_r, tiles_c, blocks_r, blocks_c, rows_out, size, stride_b, stride_r, stride_c, n_groups, largest, floor,
-    ROW: tl.constexpr, COLUMN: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr,
+    x_ptr, out_ptr, scale_ptr,
+    R, C, tiles_r, tiles_c, blocks_r, blocks_c, size, stride_b, stride_r, stride_c, largest, floor,
+    ROW: tl.constexpr, COLUMN: tl.constexpr, TILE: tl.constexpr,
     P: tl.constexpr, EXACT: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
     MASK_R: tl.constexpr, MASK_C: tl.constexpr, WIDE: tl.constexpr,
     MANTISSA: tl.constexpr, LOWEST: tl.constexpr, FNUZ: tl.constexpr, NATIVE: tl.constexpr,
@@ -80,7 +60,7 @@ def block_kernel(
     """BLOCK_R x BLOCK_C places: BLOCK_C // P blocks along rows (ROW, TILE), BLOCK_R // P along columns (COLUMN, TILE).
 
     P: least power of two from ``size`` on, EXACT where they are equal. A direction without blocks is cut anywhere.
-    rows_out: rows of the column copy (R, or the padded ones of groups). WIDE: 64-bit offsets within a tile.
+    Exactly one of ROW, COLUMN and TILE. WIDE: 64-bit offsets within a tile.
     """
     MASKED: tl.constexpr = MASK_R or MASK_C
     program = tl.program_id(0)
@@ -103,19 +83,15 @@ def block_kernel(
         at_c, in_block_c = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_C) >= 0
         block_c = tile_c.to(tl.int64)
         first_c = block_c * BLOCK_C
-    if GROUPS > 0:
-        source_r, left_r, left_group = group_rows(first_r, offs_ptr, padded_ptr, n_groups, R, GROUPS)
-    else:
-        source_r = first_r
-        left_r = R - first_r
-    ok_r = (in_block_r & (at_r < left_r))[:, None]
+    ok_r = (in_block_r & (at_r < R - first_r))[:, None]
     ok_c = (in_block_c & (at_c < C - first_c))[None, :]
     ok = ok_r & ok_c
     if WIDE:
         at_r, at_c = at_r.to(tl.int64), at_c.to(tl.int64)
     at = (at_r * stride_r)[:, None] + (at_c * stride_c)[None, :]
-    x_ptr += b * stride_b + source_r * stride_r + first_c * stride_c
+    x_ptr += b * stride_b + first_r * stride_r + first_c * stride_c
     x = load_tile(x_ptr + at, ok, MASKED)
+    out_ptr += (b * R + first_r) * C + first_c
     out_at = (at_r * C)[:, None] + at_c[None, :]
 
     if TILE:
@@ -123,7 +99,7 @@ def block_kernel(
         NC: tl.constexpr = BLOCK_C // P
         parts = tl.reshape(x, [NR, P, NC, P])
         amax = tl.max(tl.max(magnitude(parts), 3), 1)
-        scale, inverse = float_scale(amax, largest, floor)
+        scale, inverse = float_scale(amax, largest, floor, False)
         q = encode(
             tl.where((amax < INFINITE)[:, None, :, None], parts * scale[:, None, :, None], 0.0),
             MANTISSA,
@@ -131,39 +107,31 @@ def block_kernel(
             FNUZ,
             NATIVE,
         )
-        _store(row_ptr + (b * R + first_r) * C + first_c, out_at, tl.reshape(q, [BLOCK_R, BLOCK_C]), ok, MASKED)
+        _store(out_ptr, out_at, tl.reshape(q, [BLOCK_R, BLOCK_C]), ok, MASKED)
         scale_r, scale_c = block_r + tl.arange(0, NR), block_c + tl.arange(0, NC)
         scale_at = ((b * blocks_r + scale_r) * blocks_c)[:, None] + scale_c[None, :]
-        tl.store(row_scale_ptr + scale_at, inverse, mask=(scale_r < blocks_r)[:, None] & (scale_c < blocks_c)[None, :])
+        tl.store(scale_ptr + scale_at, inverse, mask=(scale_r < blocks_r)[:, None] & (scale_c < blocks_c)[None, :])
     if ROW:
         N: tl.constexpr = BLOCK_C // P
         parts = tl.reshape(x, [BLOCK_R, N, P])
         amax = tl.max(magnitude(parts), 2)
-        scale, inverse = float_scale(amax, largest, floor)
+        scale, inverse = float_scale(amax, largest, floor, False)
         q = encode(
             tl.where((amax < INFINITE)[:, :, None], parts * scale[:, :, None], 0.0), MANTISSA, LOWEST, FNUZ, NATIVE
         )
-        _store(row_ptr + (b * R + source_r) * C + first_c, out_at, tl.reshape(q, [BLOCK_R, BLOCK_C]), ok, MASKED)
+        _store(out_ptr, out_at, tl.reshape(q, [BLOCK_R, BLOCK_C]), ok, MASKED)
         scale_c = block_c + tl.arange(0, N)
-        scale_at = ((b * R + source_r + at_r) * blocks_c)[:, None] + scale_c[None, :]
-        tl.store(row_scale_ptr + scale_at, inverse, mask=ok_r & (scale_c < blocks_c)[None, :])
+        scale_at = ((b * R + first_r + at_r) * blocks_c)[:, None] + scale_c[None, :]
+        tl.store(scale_ptr + scale_at, inverse, mask=ok_r & (scale_c < blocks_c)[None, :])
     if COLUMN:
         M: tl.constexpr = BLOCK_R // P
-        if GROUPS > 0:
-            x = tl.where((at_r < left_group)[:, None], x, 0.0)
         parts = tl.reshape(x, [M, P, BLOCK_C])
         amax = tl.max(magnitude(parts), 1)
-        scale, inverse = float_scale(amax, largest, floor)
+        scale, inverse = float_scale(amax, largest, floor, False)
         q = encode(
             tl.where((amax < INFINITE)[:, None, :], parts * scale[:, None, :], 0.0), MANTISSA, LOWEST, FNUZ, NATIVE
         )
-        if GROUPS > 0:
-            inverse = tl.where(tl.load(padded_ptr + n_groups) > first_r, inverse, 0.0)
-            col_ok = (in_block_r & (at_r < rows_out - first_r))[:, None] & ok_c
-        else:
-            col_ok = ok
-        out = col_ptr + (b * rows_out + first_r) * C + first_c
-        _store(out, out_at, tl.reshape(q, [BLOCK_R, BLOCK_C]), col_ok, MASKED)
+        _store(out_ptr, out_at, tl.reshape(q, [BLOCK_R, BLOCK_C]), ok, MASKED)
         scale_r = block_r + tl.arange(0, M)
         scale_at = ((b * blocks_r + scale_r) * C + first_c)[:, None] + at_c[None, :]
-        tl.store(col_scale_ptr + scale_at, inverse, mask=(scale_r < blocks_r)[:, None] & ok_c)
+        tl.store(scale_ptr + scale_at, inverse, mask=(scale_r < blocks_r)[:, None] & ok_c)

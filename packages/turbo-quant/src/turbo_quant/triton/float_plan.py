@@ -15,6 +15,7 @@ from turbo_core.low_precision import ScalingGranularity, fp8_max
 from turbo_quant.calls import DequantizeFloatCall, FloatOutputs, QuantizeFloatCall
 from turbo_quant.triton.block_kernel import block_kernel
 from turbo_quant.triton.dequantize_kernel import dequantize_float_kernel
+from turbo_quant.triton.dual_kernel import dual_kernel
 from turbo_quant.triton.region_kernel import region_kernel
 from turbo_quant.triton.tiles import MAX_BLOCK, MAX_COLUMN, Tile, casts_natively, choose, whole_row
 
@@ -153,37 +154,84 @@ def _region(
 
 def _blocks(
     source: _Source,
-    outputs: FloatOutputs,
+    kind: str,
+    out: torch.Tensor,
+    scale: torch.Tensor,
     size: int,
     tile: Tile,
     common: dict[str, Any],
     scalars: dict[str, float],
-    *,
-    square: bool = False,
-    groups: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> Launch:
-    """Whole blocks of ``size`` in registers. square: tiles of size x size; else row and column as outputs has them."""
+    """One copy, whole blocks of ``size`` in registers. kind: row, column, or tile for those of size x size."""
     B, R, C = source.shape
-    row, column = outputs.row is not None and not square, outputs.column is not None
+    by_row, by_column = kind in ("row", "tile"), kind in ("column", "tile")
     P = power_of_two(size)
-    block_c = max(P, tile.columns) if row or square else tile.columns
+    block_c = max(P, tile.columns) if by_row else tile.columns
     block_r = tile.rows or max(1, min(tile.elements // block_c, power_of_two(R)))
-    if column or square:
-        block_r = max(P, block_r)
-    block_c = min(block_c, max(P if row or square else 1, power_of_two(C)))
-    if groups is not None:
-        block_r = P  # a program must not span two groups
-    elif column or square:
-        block_r = min(block_r, max(P, power_of_two(R)))
-    n_groups = 0 if groups is None else groups[0].numel() - 1
-    rows_out = R + n_groups * size
-    blocks_r, blocks_c = -(-rows_out // size), -(-C // size)
-    step_r = block_r // P * size if column or square else block_r
-    step_c = block_c // P * size if row or square else block_c
-    tiles_r, tiles_c = -(-rows_out // step_r), -(-C // step_c)
-    exact = size == P
+    block_c = min(block_c, max(P if by_row else 1, power_of_two(C)))
+    if by_column:
+        block_r = min(max(P, block_r), max(P, power_of_two(R)))
+    step_r = block_r // P * size if by_column else block_r
+    step_c = block_c // P * size if by_row else block_c
+    tiles_r, tiles_c = -(-R // step_r), -(-C // step_c)
     return Launch(
         block_kernel,
+        (B * tiles_r * tiles_c, 1, 1),
+        {
+            "x_ptr": source.x,
+            "out_ptr": _bytes(out),
+            "scale_ptr": scale,
+            **source.sizes(),
+            "tiles_r": tiles_r,
+            "tiles_c": tiles_c,
+            "blocks_r": -(-R // size),
+            "blocks_c": -(-C // size),
+            "size": size,
+            **source.arguments(),
+            **scalars,
+        },
+        {
+            "ROW": kind == "row",
+            "COLUMN": kind == "column",
+            "TILE": kind == "tile",
+            "P": P,
+            "EXACT": size == P,
+            "BLOCK_R": block_r,
+            "BLOCK_C": block_c,
+            "MASK_R": R % step_r != 0 or step_r != block_r,
+            "MASK_C": C % step_c != 0 or step_c != block_c,
+            "WIDE": needs_wide(block_r * max(source.strides[1], C), block_c * source.strides[2]),
+            **common,
+        },
+        tile.options(),
+    )
+
+
+def _dual(
+    source: _Source,
+    outputs: FloatOutputs,
+    size: int,
+    facts: DeviceFacts,
+    common: dict[str, Any],
+    scalars: dict[str, float],
+    groups: tuple[torch.Tensor, torch.Tensor] | None,
+) -> Launch:
+    """Both copies of blocks of ``size``; of groups also the column copy alone."""
+    B, R, C = source.shape
+    row = outputs.row is not None
+    P = power_of_two(size)
+    n_groups = 0 if groups is None else groups[0].numel() - 1
+    rows_out = R + n_groups * size
+    multiple = math.gcd(C, size)  # a mask of rows is one for all of a lane's elements, unless they lie along a column
+    if not source.by_rows:
+        multiple = math.gcd(multiple, R) if groups is None else 1
+    tile = choose("dual", facts, multiple=multiple)
+    block_c = max(P, tile.columns) if row else tile.columns
+    step_c = block_c // P * size if row else block_c
+    tiles_r, tiles_c = -(-rows_out // size), -(-C // step_c)
+    rows = min(tile.rows, P)
+    return Launch(
+        dual_kernel,
         (B * tiles_r * tiles_c, 1, 1),
         {
             "x_ptr": source.x,
@@ -196,8 +244,7 @@ def _blocks(
             **source.sizes(),
             "tiles_r": tiles_r,
             "tiles_c": tiles_c,
-            "blocks_r": blocks_r,
-            "blocks_c": blocks_c,
+            "blocks_c": -(-C // size),
             "rows_out": rows_out,
             "size": size,
             **source.arguments(),
@@ -206,16 +253,14 @@ def _blocks(
         },
         {
             "ROW": row,
-            "COLUMN": column,
-            "TILE": square,
             "GROUPS": 0 if groups is None else power_of_two(n_groups),
             "P": P,
-            "EXACT": exact,
-            "BLOCK_R": block_r,
+            "EXACT": size == P,
+            "S": rows,
             "BLOCK_C": block_c,
-            "MASK_R": groups is not None or R % step_r != 0 or step_r != block_r,
-            "MASK_C": C % step_c != 0 or step_c != block_c,
-            "WIDE": needs_wide(block_r * max(source.strides[1], C), block_c * source.strides[2]),
+            "MASKED": groups is not None or R % size != 0 or C % step_c != 0 or size != P,
+            "WIDE": needs_wide(rows * max(source.strides[1], C), block_c * source.strides[2]),
+            "QUICK": facts.vendor == "nvidia" and source.x.dtype != torch.float32,
             **common,
         },
         tile.options(),
@@ -261,40 +306,41 @@ def plan_quantize(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOut
     outputs = FloatOutputs(row, row_scale, column, column_scale)
     multiple = math.gcd(C, R if x.stride(2) != 1 else C, size)
     square = choose("square", facts, multiple=multiple)
-    dual = choose("dual", facts, multiple=multiple)
     walk = choose("walk", facts, multiple=multiple)
     programs = facts.compute_units * _AMAX_PROGRAMS
     exact = power_of_two(size) == size  # others leave places of a tile empty: two launches then
     apart = _source(x, join_rows=False)
-    if call.tile:
+    if call.tile and row is not None and row_scale is not None:
         if power_of_two(size) <= MAX_BLOCK:
-            return outputs, [_blocks(apart, outputs, size, square, common, scalars, square=True)]
+            return outputs, [_blocks(apart, "tile", row, row_scale, size, square, common, scalars)]
         launches = _region(apart, row, row_scale, "one", (size, size), walk, programs, common, scalars)
         return outputs, launches
     if call.row and call.column and blockwise and power_of_two(size) <= MAX_BLOCK and (exact or groups is not None):
-        return outputs, [_blocks(apart, outputs, size, dual, common, scalars, groups=groups)]
+        return outputs, [_dual(apart, outputs, size, facts, common, scalars, groups)]
     launches = []
-    if call.row:
-        part = FloatOutputs(row, row_scale, None, None)
+    if row is not None and row_scale is not None:
         joined = _source(x, join_rows=True)
         length = min(length_c, C)
         if joined.by_rows and length <= whole_row(facts):
-            launches.append(_blocks(joined, part, length, choose("row", facts, length), common, scalars))
+            tile = choose("row", facts, length)
+            launches.append(_blocks(joined, "row", row, row_scale, length, tile, common, scalars))
         elif power_of_two(length) <= MAX_BLOCK:
-            launches.append(_blocks(joined, part, length, square, common, scalars))
+            launches.append(_blocks(joined, "row", row, row_scale, length, square, common, scalars))
         else:
             tile = choose("flat", facts) if joined.by_rows else walk
             extent = (tile.rows, length_c)
             launches += _region(joined, row, row_scale, "row", extent, tile, programs, common, scalars)
-    if call.column:
-        part = FloatOutputs(None, None, column, column_scale)
-        length = length_r if groups is not None else min(length_r, R)
+    if column is not None and column_scale is not None:
+        length = min(length_r, R)
         P = power_of_two(length)
-        if groups is not None or P <= MAX_COLUMN:
+        if groups is not None:
+            part = FloatOutputs(None, None, column, column_scale)
+            launches.append(_dual(apart, part, size, facts, common, scalars, groups))
+        elif P <= MAX_COLUMN:
             tile = square
             if square.rows < P:
                 tile = replace(square, rows=P, columns=max(1, square.rows * square.columns // P))
-            launches.append(_blocks(apart, part, length, tile, common, scalars, groups=groups))
+            launches.append(_blocks(apart, "column", column, column_scale, length, tile, common, scalars))
         else:
             extent = (length_r, walk.columns)
             launches += _region(apart, column, column_scale, "column", extent, walk, programs, common, scalars)
@@ -318,7 +364,7 @@ def plan_dequantize(call: DequantizeFloatCall, facts: DeviceFacts) -> tuple[torc
     if B > 1 and q.stride(0) == R * q.stride(1) and (one or by_row):
         size_r = B * R if one else 1
         B, R = 1, B * R
-    tile = choose("dequantize", facts)
+    tile = choose("dequantize", facts, multiple=math.gcd(C, size_c, R if q.stride(2) != 1 else C))
     block_r, block_c = min(tile.rows, power_of_two(R)), min(tile.columns, power_of_two(C))
     size_r, size_c = min(size_r, R), min(size_c, C)
     parts_r, tiles_r, full_r = _cut(R, size_r, block_r)

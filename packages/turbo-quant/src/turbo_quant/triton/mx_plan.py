@@ -67,16 +67,17 @@ def _launch(
     groups = (call.group_offs, call.group_offs_padded) if grouped else (None, None)
     n_groups = 0 if groups[0] is None else groups[0].numel() - 1
     row_width, col_width = _up(C, MX_PADDING), _column_width(call) if grouped else _up(R, MX_PADDING)
-    multiple = math.gcd(C, R if stride_c != 1 else C)
-    tile = choose("mx row" if column is None else "mx column", facts, multiple=multiple)
-    block_r, block_c = tile.rows, tile.columns
-    tiles_r = -(-(R if column is None else col_width) // block_r)
-    tiles_c = -(-(C if row is None else row_width) // block_c)
     native = _format_constants(call.format, facts)
     row_option = 0 if row is None else _option(call.row)
     col_option = 0 if column is None else _option(call.column)
     stochastic = (row_option | col_option) & OPTIONS["stochastic"]
     rotated = (row_option | col_option) & OPTIONS["rht"]
+    kind = "mx row" if column is None else "mx column e2m1" if call.format == "e2m1" else "mx column"
+    plain = not (grouped or stochastic or rotated or stride_c != 1)
+    tile = choose(kind, facts, multiple=(C if column is None else math.gcd(R, C)) if plain else 1)
+    block_r, block_c = tile.rows, tile.columns
+    tiles_r = -(-(R if column is None else col_width) // block_r)
+    tiles_c = -(-(C if row is None else row_width) // block_c)
     return Launch(
         mx_kernel,
         (B * tiles_r * tiles_c, 1, 1),
@@ -107,6 +108,7 @@ def _launch(
             "GROUPS": power_of_two(n_groups) if grouped else 0,
             "BLOCK_R": block_r,
             "BLOCK_C": block_c,
+            "P": tile.stripes,
             "MASK_R": grouped or tiles_r * block_r != R,
             "MASK_C": tiles_c * block_c != C,
             "WIDE": needs_wide(block_r * max(stride_r, row_width), block_c * max(stride_c, col_width)),

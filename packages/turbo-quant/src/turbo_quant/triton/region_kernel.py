@@ -90,7 +90,7 @@ def region_kernel(
             parts_at = (region * amax_chunks + which) * (ROWS * COLS) + lane
             amax = tl.max(tl.load(partial_ptr + parts_at, mask=which < amax_chunks, other=0), 0)
             amax = tl.reshape(amax, [ROWS, COLS])
-        scale, inverse = float_scale(amax, largest, floor)
+        scale, inverse = float_scale(amax, largest, floor, False)
         if chunk == 0:
             lane_r, lane_c = tl.arange(0, ROWS)[:, None], tl.arange(0, COLS)[None, :]
             if KIND == "row":

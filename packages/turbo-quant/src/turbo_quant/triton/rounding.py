@@ -16,13 +16,18 @@ import triton.language as tl
 __all__ = [
     "INFINITE",
     "decode",
+    "divide",
     "encode",
+    "encode_pair",
     "encode_stochastic",
     "exponent_scale",
     "float_scale",
+    "largest_magnitude",
     "magnitude",
+    "own_magnitude",
     "power_of_two",
     "rotate",
+    "widened_magnitude",
 ]
 
 INFINITE: tl.constexpr = tl.constexpr(0x7F800000)
@@ -35,14 +40,61 @@ def magnitude(x):
 
 
 @triton.jit
-def float_scale(amax, largest, floor):
+def own_magnitude(x):
+    """|x| as the integer of its own 16 or 32 bits; of one type they order as the numbers do."""
+    if x.dtype == tl.float32:
+        return magnitude(x)
+    else:
+        return x.to(tl.int16, bitcast=True) & 0x7FFF
+
+
+@triton.jit
+def widened_magnitude(bits, dtype: tl.constexpr):
+    """`magnitude` of what `own_magnitude` gave for that type, or of a maximum of it."""
+    if dtype == tl.float32:
+        return bits
+    else:
+        return bits.to(tl.int16).to(dtype, bitcast=True).to(tl.float32).to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def largest_magnitude(x, AXIS: tl.constexpr):
+    """The maximum of `magnitude` along a dimension, which stays."""
+    return widened_magnitude(tl.max(own_magnitude(x), AXIS, keep_dims=True), x.dtype)
+
+
+@triton.jit
+def divide(a, b):
+    """a / b rounded once, by fused corrections: for NVIDIA, where `tl.div_rn` calls a function.
+
+    The hardware's 1 / b is within 2 ulp for 2^-126 <= |b| <= 2^126; a Newton step rounds it to nearest, except where
+    all digits of b are ones, and a / b corrected by its remainder is then right (Markstein). For a = 1, 240, 448 and
+    57344 times a power of two, all digits of b and all 1 / b within 4 ulp were tried: only a = 1 over all ones fails.
+    1 / b, a / b and the remainder, about 2^-24 a, must be no subnormals.
+    """
+    inverse = 1.0 / b
+    inverse = tl.fma(tl.fma(-b, inverse, tl.full(b.shape, 1.0, tl.float32)), inverse, inverse)
+    quotient = inverse * a
+    return tl.fma(tl.fma(-b, quotient, tl.full(b.shape, 0.0, tl.float32) + a), inverse, quotient)
+
+
+@triton.jit
+def float_scale(amax, largest, floor, QUICK: tl.constexpr):
     """scale and scale_inv, float32, of blocks with that amax (int32). Where it is not finite: something finite, NaN.
 
     With this scale |x scale| stays below the middle between the largest value and the next, so nothing need be clamped.
+    QUICK: with `divide`. floor must then be at least 2^-14, and amax of 16 bits, so that the digits of scale are never
+    all ones: no integer 7 2^i or 15 2^i is that near to twice an integer of 11 bits without being equal.
     """
     finite = amax < INFINITE
-    scale = tl.div_rn(largest, tl.maximum(tl.where(finite, amax, 0).to(tl.float32, bitcast=True), floor))
-    return scale, tl.where(finite, tl.div_rn(1.0, scale), float("nan"))
+    divisor = tl.maximum(tl.where(finite, amax, 0).to(tl.float32, bitcast=True), floor)
+    if QUICK:
+        scale = divide(largest * 2.0**-64, divisor * 2.0**-64)  # 1 / divisor must be no subnormal
+        inverse = divide(1.0, scale)
+    else:
+        scale = tl.div_rn(largest, divisor)
+        inverse = tl.div_rn(1.0, scale)
+    return scale, tl.where(finite, inverse, float("nan"))
 
 
 @triton.jit
@@ -79,7 +131,7 @@ def _with_sign(code, bits, MANTISSA: tl.constexpr, FNUZ: tl.constexpr):
 
 @triton.jit
 def encode(v, MANTISSA: tl.constexpr, LOWEST: tl.constexpr, FNUZ: tl.constexpr, NATIVE: tl.constexpr):
-    """Codes, uint8, of a float32 tile: to nearest even. |v| must round to a value of the format."""
+    """Codes, uint8, of a float32 tile in an 8-bit format: to nearest even. |v| must round to a value of the format."""
     if NATIVE:
         if MANTISSA == 3:
             code = v.to(tl.float8e4b8 if FNUZ else tl.float8e4nv)
@@ -90,11 +142,42 @@ def encode(v, MANTISSA: tl.constexpr, LOWEST: tl.constexpr, FNUZ: tl.constexpr, 
         bits = v.to(tl.int32, bitcast=True)
         size = bits & 0x7FFFFFFF
         binade = _binade(size, LOWEST)
-        FIRST: tl.constexpr = (-((127 + LOWEST) << MANTISSA)) % (8 if MANTISSA == 1 else 128)
+        FIRST: tl.constexpr = (-((127 + LOWEST) << MANTISSA)) % 128
         grid = (binade + (((23 - MANTISSA) << 23) + FIRST)).to(tl.float32, bitcast=True)
         ulps = (size.to(tl.float32, bitcast=True) + grid).to(tl.int32, bitcast=True)  # the low bits
-        code = ((binade >> (23 - MANTISSA)) + ulps) & (7 if MANTISSA == 1 else 0x7F)
+        code = ((binade >> (23 - MANTISSA)) + ulps) & 0x7F
         return _with_sign(code, bits, MANTISSA, FNUZ)
+
+
+@triton.jit
+def _biased_e2m1(v, ODD: tl.constexpr):
+    """The e2m1 code of v, float16 or float32, as a number; plus 2^10 or 2^23, the lowest bit being 1, unless ODD.
+
+    The code of |v| is round(min(2 |v|, |v| + 2, |v| / 2 + 4)), and adding a large number rounds. A bias of 4 comes with
+    it, which goes with the sign: -4, or +4 and so 8 too many, for the code's sign.
+    """
+    size = tl.abs(v)
+    if v.dtype == tl.float16:
+        ONE: tl.constexpr = 1024.0
+        sign = (v.to(tl.int16, bitcast=True) ^ size.to(tl.int16, bitcast=True) ^ -0x3C00).to(tl.float16, bitcast=True)
+    else:
+        ONE: tl.constexpr = 8388608.0
+        sign = ((v.to(tl.int32, bitcast=True) & -0x80000000) ^ -0x3F800000).to(tl.float32, bitcast=True)
+    BASE: tl.constexpr = ONE if ODD else ONE + 4.0
+    low = tl.fma(size, tl.full(v.shape, 2.0, v.dtype), tl.full(v.shape, BASE, v.dtype))
+    middle = size + tl.full(v.shape, BASE + 2.0, v.dtype)
+    high = tl.fma(size, tl.full(v.shape, 0.5, v.dtype), tl.full(v.shape, BASE + 4.0, v.dtype))
+    code = tl.minimum(tl.minimum(low, middle), high)
+    if ODD:
+        code -= tl.full(v.shape, ONE - 4.0, v.dtype)
+    return code + sign
+
+
+@triton.jit
+def encode_pair(low, high):
+    """Bytes of two e2m1 codes, of float16 or float32 values that round to one of the format's; to nearest even."""
+    byte = tl.fma(_biased_e2m1(high, True), tl.full(high.shape, 16.0, high.dtype), _biased_e2m1(low, False))
+    return byte.to(tl.int16 if low.dtype == tl.float16 else tl.int32, bitcast=True).to(tl.uint8)
 
 
 @triton.jit

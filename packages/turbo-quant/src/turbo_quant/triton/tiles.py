@@ -31,8 +31,9 @@ class Tile:
         num_warps: waves of a program.
         why: reason or measurement (device, date).
         elements: of the tile, where rows is 0.
+        stripes: of MX, into how many stripes of rows a block's 32 are cut; a lane holds one (mx_kernel.py).
         multiple_of: C and the block must be multiples of it. Elsewhere each element of a lane has a mask of its own, in
-            two SGPRs.
+            two SGPRs. Of MX: C, and for a column copy R too; what needs more registers counts as no multiple.
     """
 
     up_to: int
@@ -41,6 +42,7 @@ class Tile:
     num_warps: int
     why: str
     elements: int = 0
+    stripes: int = 4
     multiple_of: int = 1
 
     def options(self) -> dict[str, int]:
@@ -49,8 +51,9 @@ class Tile:
 
 
 # (kind, vendor) -> rows by block length. Kinds: row (blocks along contiguous rows, whole in registers), dual (both
-# copies of blocks), square (columns, tiles), flat (a walk along contiguous memory), walk (over a matrix), dequantize;
-# mx column is also for both copies. Numbers: GB/s, bf16 8192 x 8192 on an H200, 2026-11-30, where a copy moves 4240
+# copies of blocks, some rows at a time), square (columns, tiles), flat (a walk along contiguous memory), walk (over a
+# matrix), dequantize; mx column is also for both copies. Numbers: GB/s, bf16 8192 x 8192 on an H200, 2026-11-30, where
+# a copy moves 4240, or 3567 in another run
 TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
     ("row", "nvidia"): (
         Tile(4096, 0, 2048, 4, "4126; 1024 columns 4083, 8 warps 3783", elements=4096),
@@ -65,43 +68,62 @@ TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
     ),
     ("row", "cpu"): (Tile(16384, 0, 1024, 1, "interpreter: few, large numpy calls", elements=16384),),
     ("square", "nvidia"): (Tile(ANY, 128, 128, 8, "tiles 3919; 4 warps 3745, 16 warps 3743"),),
-    ("dual", "nvidia"): (
-        Tile(ANY, 128, 128, 4, "2590; 8 warps 1718, 16 warps 1389: scales are copied to more threads"),
-    ),
     ("square", "amd"): (
         Tile(ANY, 128, 128, 8, "32 elements a lane", multiple_of=16),
         Tile(ANY, 128, 128, 16, "16 elements a lane, each with its mask in two SGPRs"),
     ),
-    ("dual", "amd"): (
-        Tile(ANY, 128, 128, 8, "32 elements a lane", multiple_of=16),
-        Tile(ANY, 128, 128, 16, "16 elements a lane, each with its mask in two SGPRs"),
-    ),
     ("square", "cpu"): (Tile(ANY, 128, 128, 1, "a block of 128 is the tile"),),
-    ("dual", "cpu"): (Tile(ANY, 128, 128, 1, "a block of 128 is the tile"),),
+    ("dual", "nvidia"): (
+        Tile(ANY, 32, 128, 2, "3017 (copy 3567); 4 warps 2893, 64 rows 3122 with fewer registers than now, held 2883"),
+    ),
+    ("dual", "amd"): (
+        Tile(ANY, 32, 128, 4, "16 elements a lane", multiple_of=128),
+        Tile(ANY, 8, 128, 4, "4 elements a lane, each with masks in SGPRs: 8 spill some"),
+    ),
+    ("dual", "cpu"): (Tile(ANY, 64, 128, 1, "interpreter: two steps of a block of 128"),),
     ("flat", "nvidia"): (Tile(ANY, 1, 8192, 8, "4085; 4096 elements 3979-3999, 16384 3925"),),
     ("flat", "amd"): (Tile(ANY, 1, 8192, 8, "16 elements a lane"),),
     ("flat", "cpu"): (Tile(ANY, 1, 4096, 1, "interpreter: walks of several tiles at small sizes"),),
-    ("walk", "nvidia"): (Tile(ANY, 32, 128, 4, "3540; 64 x 128 2868-2993, 128 x 64 3240"),),
+    ("walk", "nvidia"): (Tile(ANY, 64, 64, 4, "3486 (copy 3567); 32 x 128 3380, 128 x 64 3213, 64 x 128 2982"),),
     ("walk", "amd"): (
         Tile(ANY, 64, 128, 8, "16 elements a lane; rows and columns of 128 bytes and more", multiple_of=16),
         Tile(ANY, 64, 128, 16, "8 elements a lane, each with its mask in two SGPRs"),
     ),
     ("walk", "cpu"): (Tile(ANY, 64, 128, 1, "interpreter: walks of several tiles at small sizes"),),
     ("dequantize", "nvidia"): (Tile(ANY, 16, 256, 8, "3956; others 3888-3953"),),
-    ("dequantize", "amd"): (Tile(ANY, 32, 256, 8, "16 elements a lane"),),
+    ("dequantize", "amd"): (
+        Tile(ANY, 32, 256, 8, "16 elements a lane", multiple_of=16),
+        Tile(ANY, 16, 256, 8, "8 elements a lane, each with its mask in two SGPRs: 16 spill some"),
+    ),
     ("dequantize", "cpu"): (Tile(ANY, 32, 256, 1, "interpreter: few, large numpy calls"),),
     # columns divide 128, so that no tile passes the padding; rows are a multiple of 32
-    ("mx row", "nvidia"): (Tile(ANY, 32, 128, 2, "3872 for MXFP8, 2539 for MXFP4; 4 warps 3961 and 2411"),),
-    ("mx row", "amd"): (Tile(ANY, 64, 128, 8, "16 elements a lane"),),
+    ("mx row", "nvidia"): (
+        Tile(ANY, 64, 128, 4, "MXFP8 3988, MXFP4 3420 (copy 3567); 2 warps 3922 and 2985", multiple_of=128),
+        Tile(ANY, 64, 64, 4, "32 elements a thread: rotated, 64 spill", stripes=8),
+    ),
+    ("mx row", "amd"): (
+        Tile(ANY, 64, 128, 8, "16 elements a lane", multiple_of=128),
+        Tile(ANY, 64, 64, 8, "8 elements a lane, each with masks in SGPRs", stripes=8),
+    ),
     ("mx row", "cpu"): (Tile(ANY, 128, 128, 1, "interpreter: few, large numpy calls"),),
     ("mx column", "nvidia"): (
-        Tile(ANY, 32, 128, 2, "2780 for MXFP8, 1574 for MXFP4; 4 warps 1991 and 1310, 64 x 128 1955 and 1295"),
+        Tile(ANY, 128, 64, 4, "3090 (copy 3567); 64 x 128, 2 warps, 4 stripes 3080", stripes=8, multiple_of=128),
+        Tile(ANY, 64, 64, 4, "32 elements a thread: rotated or transposed, 64 spill", stripes=8),
     ),
     ("mx column", "amd"): (
-        Tile(ANY, 64, 128, 4, "32 elements a lane, 4 of a column's block", multiple_of=16),
-        Tile(ANY, 64, 128, 8, "16 elements a lane, each with its mask in two SGPRs"),
+        Tile(ANY, 64, 128, 8, "16 elements a lane, 8 of a column's block; no masks", multiple_of=128),
+        Tile(ANY, 64, 64, 8, "8 elements a lane, each with masks in SGPRs; 16 spill some", stripes=8),
     ),
     ("mx column", "cpu"): (Tile(ANY, 128, 128, 1, "interpreter: few, large numpy calls"),),
+    ("mx column e2m1", "nvidia"): (
+        Tile(ANY, 64, 128, 4, "2081 (copy 3567); 128 x 64, 8 stripes 2009; 128 x 128 1420", multiple_of=128),
+        Tile(ANY, 64, 64, 4, "32 elements a thread: rotated or transposed, 64 spill", stripes=8),
+    ),
+    ("mx column e2m1", "amd"): (
+        Tile(ANY, 64, 128, 8, "16 elements a lane, 8 of a column's block; no masks", multiple_of=128),
+        Tile(ANY, 64, 64, 8, "8 elements a lane, each with masks in SGPRs; 16 spill some", stripes=8),
+    ),
+    ("mx column e2m1", "cpu"): (Tile(ANY, 128, 128, 1, "interpreter: few, large numpy calls"),),
     ("mx dequantize", "nvidia"): (Tile(ANY, 32, 128, 4, "3891 for MXFP8, 3560 for MXFP4; 64 x 128 3912 and 3358"),),
     ("mx dequantize", "amd"): (Tile(ANY, 64, 128, 8, "16 elements a lane"),),
     ("mx dequantize", "cpu"): (Tile(ANY, 64, 128, 1, "interpreter: few, large numpy calls"),),

@@ -21,7 +21,7 @@ __all__ = ["kernels", "launches"]
 
 # (D, Dv): one of each row of the tile table, and widths that need masks
 HEADS = ((128, 128), (64, 64), (192, 128))
-MORE_HEADS = ((256, 256), (576, 512), (288, 272), (96, 96), (80, 80), (40, 24), (8, 8))
+MORE_HEADS = ((256, 256), (576, 512), (512, 512), (288, 272), (96, 96), (80, 80), (40, 24), (8, 8))
 MORE_FP8_HEADS = ((256, 256), (576, 512), (288, 272), (80, 80), (40, 40), (16, 16))
 LENGTH = 1000  # no multiple of a tile: edges are masked
 

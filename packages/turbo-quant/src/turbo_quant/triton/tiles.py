@@ -74,7 +74,8 @@ TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
     ),
     ("square", "cpu"): (Tile(ANY, 128, 128, 1, "a block of 128 is the tile"),),
     ("dual", "nvidia"): (
-        Tile(ANY, 32, 128, 2, "3017 (copy 3567); 4 warps 2893, 64 rows 3122 with fewer registers than now, held 2883"),
+        Tile(ANY, 32, 128, 2, "3017 (copy 3567); 64 rows, 4 warps 3122 by a prototype, 168 registers", multiple_of=128),
+        Tile(ANY, 8, 128, 4, "8 elements a thread, each with a mask: 64 spill"),
     ),
     ("dual", "amd"): (
         Tile(ANY, 32, 128, 4, "16 elements a lane", multiple_of=128),

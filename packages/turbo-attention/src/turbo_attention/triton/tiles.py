@@ -141,6 +141,7 @@ TABLE: dict[tuple[str, str, int], tuple[Tile, ...]] = {
     ("kv", "amd", 4): (
         Tile(128, 16, 32, 4, 1, "", _MFMA16, needs="plain"),
         Tile(128, 16, 16, 8, 1, "4 warps: 5 scalar registers spilled; in pieces 11", _MFMA16),
+        Tile(192, 16, 16, 4, 1, "in pieces: 1 scalar register spilled on gfx942", _MFMA16),
         Tile(576, 16, 16, 8, 1, "whole rows of 576: 212 to 439 vector registers spilled", _MFMA16, piece=64),
     ),
     ("q", "amd", 4): (

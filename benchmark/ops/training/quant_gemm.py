@@ -79,14 +79,15 @@ class QuantGemm:
         granularity = ScalingGranularity(self.granularity)
         blockwise = granularity is ScalingGranularity.BLOCKWISE
         qx, sx = _quantise(x.detach(), self.granularity)
+        if blockwise:
+            sx = sx.t().contiguous().t()  # the order of memory that both products read
         qw, sw = _quantise(w.detach(), "tiles" if blockwise else self.granularity)
         call = QuantGemmCall(
             qx, sx, qw, sw, False, True, None, x.dtype, granularity, BLOCK_SIZE if blockwise else 0, False, blockwise
         )
         found: dict[str, Callable[[], Tensor]] = {"": lambda: run(GemmFp8Dispatcher, call)}
         if self.has_peer(x.device):
-            scale = sx.t().contiguous().t() if blockwise else sx
-            found["Torch "] = lambda: self.scaled_mm(qx, scale, qw, sw, x.dtype)
+            found["Torch "] = lambda: self.scaled_mm(qx, sx, qw, sw, x.dtype)
         return found
 
     def scaled_mm(self, a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, dtype: torch.dtype) -> Tensor:

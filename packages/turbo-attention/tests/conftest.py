@@ -2,6 +2,7 @@
 """What the tests of the wheel share: the backends, each in turn."""
 
 import pytest
+import torch
 
 from turbo_core import BackendType, GlobalBackendManager, why_no_triton
 
@@ -14,3 +15,11 @@ def backend(request, device):
     GlobalBackendManager.set_attn_backend(request.param)
     GlobalBackendManager.set_sparse_attn_backend(request.param)
     return BackendType[request.param]
+
+
+@pytest.fixture
+def returns_memory():
+    """Gives the GPU's memory back after a large test: torch keeps it, and other workers may have none left."""
+    yield
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -260,6 +260,7 @@ def test_bit_equal_from_run_to_run(backend, device):
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("returns_memory")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window_size": (128, 0), "sink": True}], ids=str)
 @pytest.mark.parametrize("layout", cases.LAYOUTS)
@@ -278,6 +279,7 @@ def test_model_shapes(device, shape, layout, options, dtype):
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("returns_memory")
 def test_long_sequence(device):
     """131072 tokens of one head: the last rows against float64."""
     S = 131072
@@ -295,6 +297,7 @@ def test_long_sequence(device):
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("returns_memory")
 def test_more_than_2_31_elements(device):
     """The values behind the wrap of a 32-bit offset are right."""
     B, S, H, D = 2, 8200, 1024, 128  # 2.15e9 elements each

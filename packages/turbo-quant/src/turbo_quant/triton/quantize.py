@@ -53,7 +53,7 @@ def quantize_mx(call: QuantizeMxCall) -> MxOutputs:
     """Answer a `QuantizeMxCall`."""
     device = call.x.device
     if call.column is not None and device_facts(device).vendor == "nvidia":
-        # column copies of strided rows failed their test on an H200 (triton 3.6); on simulated gfx942 and gfx950 they pass
+        # column copies of strided rows failed their test on an H200 (triton 3.6); on simulated AMD GPUs they pass
         call = call._replace(x=call.x.contiguous())
     if any(direction is not None and direction.shuffle_scale for direction in (call.row, call.column)):
         outputs, launches = mx_plan.plan_quantize(call, device_facts(device))  # with zeros where no scale goes

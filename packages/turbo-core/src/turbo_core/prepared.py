@@ -17,7 +17,7 @@ from turbo_core.requirements import require_torch
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ALIGNMENT", "PreparedLaunches", "layout_of"]
+__all__ = ["ALIGNMENT", "PreparedLaunches", "filled_descriptor", "layout_of"]
 
 ALIGNMENT = 16  # bytes: Triton's own test for aligned pointers
 
@@ -157,7 +157,7 @@ def _repeat(prepared: _Prepared, inputs: list[Any], device: torch.device) -> Any
             for position, number in start.tensors:
                 arguments[position] = tensors[number]
             for position, number, kind, fields in start.descriptors:
-                arguments[position] = _described(kind, fields, tensors[number])
+                arguments[position] = filled_descriptor(kind, fields, tensors[number])
             start.compiled[start.grid](*arguments)
     return prepared.make([None if number is None else tensors[number] for number in prepared.outputs])
 
@@ -169,8 +169,8 @@ def _is_whole(tensor: torch.Tensor) -> bool:
     return extent == tensor.numel() and tensor.untyped_storage().nbytes() == extent * tensor.dtype.itemsize
 
 
-def _described(kind: type, fields: dict[str, Any], tensor: torch.Tensor) -> Any:
-    """A descriptor without its constructor's checks (4 microseconds), which the first one passed."""
+def filled_descriptor(kind: type, fields: dict[str, Any], tensor: torch.Tensor) -> Any:
+    """A tensor descriptor of Triton without its constructor's checks (4 microseconds), which its fields have passed."""
     descriptor: Any = object.__new__(kind)
     descriptor.__dict__.update(fields, base=tensor)
     return descriptor

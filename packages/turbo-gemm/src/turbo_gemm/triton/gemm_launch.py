@@ -15,7 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from turbo_core.errors import UnsupportedError
 from turbo_core.launch import ALWAYS, Launch, on_device
-from turbo_core.prepared import ALIGNMENT
+from turbo_core.prepared import ALIGNMENT, filled_descriptor
 from turbo_gemm.triton.gemm_kernel import NARROW_BYTES
 
 __all__ = [
@@ -60,7 +60,10 @@ class Plan:
         """Start it on the current stream of the tensors' device."""
         device = tensors[0].device  # type: ignore[union-attr]
         count = len(self.descriptors)
-        first = [t if d is None else _fill(d, t) for d, t in zip(self.descriptors, tensors[:count], strict=True)]
+        first = [
+            tensor if fields is None else filled_descriptor(TensorDescriptor, fields, tensor)
+            for fields, tensor in zip(self.descriptors, tensors[:count], strict=True)
+        ]
         with on_device(device):
             if self.compiled is not None:
                 self.compiled[(self.programs, 1, 1)](*first, *tensors[count:], *self.scalars, *self.constants.values())
@@ -166,10 +169,3 @@ def is_wide(item: int, strides: tuple[int, int], rows: int, cols: int) -> bool:
     """Whether one block spans so much memory that offsets inside it need 64 bits (the kernel assumes less if not)."""
     limit = NARROW_BYTES.value
     return strides[0] > limit // (rows * item) or strides[1] > limit // (cols * item)
-
-
-def _fill(fields: dict[str, Any], tensor: torch.Tensor | None) -> TensorDescriptor:
-    """The descriptor for this tensor, without the constructor's checks (4 microseconds): `stored_layout` made them."""
-    filled: TensorDescriptor = object.__new__(TensorDescriptor)
-    filled.__dict__.update(fields, base=tensor)
-    return filled

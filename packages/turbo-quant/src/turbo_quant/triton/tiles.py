@@ -50,6 +50,11 @@ class Tile:
         return {"num_warps": self.num_warps, "enable_fp_fusion": False}
 
 
+_MX_COLUMN_AMD = (
+    Tile(ANY, 64, 128, 8, "16 elements a lane, 8 of a column's block; no masks", multiple_of=128),
+    Tile(ANY, 64, 64, 8, "8 elements a lane, each with masks in SGPRs; 16 spill some", stripes=8),
+)
+
 # (kind, vendor) -> rows by block length. Kinds: row (blocks along contiguous rows, whole in registers), dual (both
 # copies of blocks, some rows at a time), square (columns, tiles), flat (a walk along contiguous memory), walk (over a
 # matrix), dequantize; mx column is also for both copies. Numbers: GB/s, bf16 8192 x 8192 on an H200, 2026-11-30, where
@@ -111,19 +116,13 @@ TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
         Tile(ANY, 128, 64, 4, "3090 (copy 3567); 64 x 128, 2 warps, 4 stripes 3080", stripes=8, multiple_of=128),
         Tile(ANY, 64, 64, 4, "32 elements a thread: rotated or transposed, 64 spill", stripes=8),
     ),
-    ("mx column", "amd"): (
-        Tile(ANY, 64, 128, 8, "16 elements a lane, 8 of a column's block; no masks", multiple_of=128),
-        Tile(ANY, 64, 64, 8, "8 elements a lane, each with masks in SGPRs; 16 spill some", stripes=8),
-    ),
+    ("mx column", "amd"): _MX_COLUMN_AMD,
     ("mx column", "cpu"): (Tile(ANY, 128, 128, 1, "interpreter: few, large numpy calls"),),
     ("mx column e2m1", "nvidia"): (
         Tile(ANY, 64, 128, 4, "2081 (copy 3567); 128 x 64, 8 stripes 2009; 128 x 128 1420", multiple_of=128),
         Tile(ANY, 64, 64, 4, "32 elements a thread: rotated or transposed, 64 spill", stripes=8),
     ),
-    ("mx column e2m1", "amd"): (
-        Tile(ANY, 64, 128, 8, "16 elements a lane, 8 of a column's block; no masks", multiple_of=128),
-        Tile(ANY, 64, 64, 8, "8 elements a lane, each with masks in SGPRs; 16 spill some", stripes=8),
-    ),
+    ("mx column e2m1", "amd"): _MX_COLUMN_AMD,
     ("mx column e2m1", "cpu"): (Tile(ANY, 128, 128, 1, "interpreter: few, large numpy calls"),),
     ("mx dequantize", "nvidia"): (Tile(ANY, 32, 128, 4, "3891 for MXFP8, 3560 for MXFP4; 64 x 128 3912 and 3358"),),
     ("mx dequantize", "amd"): (Tile(ANY, 64, 128, 8, "16 elements a lane"),),

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from turbo_core import arch_facts, device_facts, why_no_triton
+from turbo_core.device import DeviceFacts
 from turbo_quant.calls import DequantizeFloatCall, DequantizeMxCall, MxDirection, QuantizeFloatCall, QuantizeMxCall
 from turbo_quant.pytorch.kernels import reference
 from turbo_quant.pytorch.kernels.grouping import pad_groups
@@ -19,9 +20,11 @@ triton = pytest.importorskip("triton", reason="triton is not installed")
 tl = triton.language
 
 from turbo_quant.triton import float_plan, mx_plan, quantize  # noqa: E402
+from turbo_quant.triton.dequantize_plan import plan_dequantize_float  # noqa: E402
 from turbo_quant.triton.rounding import decode, divide, encode, encode_pair, encode_stochastic  # noqa: E402
 from turbo_quant.triton.tiles import ANY, MAX_GROUPED, TILES, casts_natively, choose  # noqa: E402
 
+H200 = DeviceFacts("sm_90", "nvidia", "NVIDIA H200", 132, 1, 32, 232448, False)
 PLAIN = MxDirection()
 FORMATS = {
     torch.float8_e4m3fn: "fp8e4nv",
@@ -228,11 +231,12 @@ def test_groups(device, poisoned_allocations, lens, block):
         check("quantize_mx", QuantizeMxCall(x, "e2m1", row, column, 0x8001, rng, offs, padded))
 
 
-@pytest.mark.parametrize("axis, block", [(2, 1), (2, 100), (1, 128), (0, 32), (0, 600)])
-def test_dequantize_float(device, poisoned_allocations, axis, block):
-    q = torch.randint(0, 256, (2, 70, 330), dtype=torch.uint8, device=device).view(torch.float8_e5m2)
-    rows, columns = -(-70 // block), -(-330 // block)
-    shape = {2: (2, 70, columns), 1: (2, rows, 330), 0: (2, rows, columns)}[axis]
+@pytest.mark.parametrize("axis, block, R, C", [(2, 1, 70, 330), (2, 100, 70, 330), (1, 128, 70, 330), (0, 32, 70, 330),
+                                               (0, 600, 70, 330), (1, 128, 160, 256), (0, 128, 160, 512)])  # fmt: skip
+def test_dequantize_float(device, poisoned_allocations, axis, block, R, C):
+    q = torch.randint(0, 256, (2, R, C), dtype=torch.uint8, device=device).view(torch.float8_e5m2)
+    rows, columns = -(-R // block), -(-C // block)
+    shape = {2: (2, R, columns), 1: (2, rows, C), 0: (2, rows, columns)}[axis]
     scale = torch.randn(shape, device=device)
     for view in (scale, scale.transpose(1, 2).contiguous().transpose(1, 2)):
         for dtype in cases.DTYPES:
@@ -263,6 +267,26 @@ def test_tables():
         assert rows[-1].multiple_of == 1 and (rows[-1].up_to == ANY or kind == "row"), (kind, vendor)
         assert not kind.startswith("mx") or all(128 % tile.columns == 0 and tile.rows % 32 == 0 for tile in rows)
     assert choose("square", arch_facts("gfx942"), multiple=100).num_warps == 16
+
+
+@pytest.mark.parametrize("size", [32, 100, 128, 512])
+@pytest.mark.parametrize("R", [96, 128, 160, 176, 192, 384, 416])
+def test_tiles_without_masks_are_full(device, size, R):
+    """A dequantisation without masks writes as many elements as there are: more would be other tensors' memory."""
+    without = 0
+    for facts in (arch_facts("gfx942"), arch_facts("gfx950"), H200, device_facts(device)):
+        for C in (R, 256, 512, 768):
+            q = torch.empty((3, R, C), dtype=torch.float8_e4m3fn, device="meta")
+            for axis, shape in ((2, (R, -(-C // size))), (1, (-(-R // size), C)), (0, (-(-R // size), -(-C // size)))):
+                scale = torch.empty((3, *shape), device="meta")
+                _, (launch,) = plan_dequantize_float(
+                    DequantizeFloatCall(q, scale, cases.BLOCKWISE, size, axis, torch.bfloat16), facts
+                )
+                constants = launch.constants
+                if not constants["MASKED"]:
+                    without += 1
+                    assert launch.grid[0] * constants["BLOCK_R"] * constants["BLOCK_C"] == q.numel(), (facts, C, axis)
+    assert without or size == 100
 
 
 def test_one_read_of_x(device):

@@ -75,6 +75,7 @@ def _cases(
     from turbo_core.low_precision import ScalingGranularity as Scaling
     from turbo_quant.calls import DequantizeFloatCall, DequantizeMxCall, MxDirection, QuantizeFloatCall, QuantizeMxCall
     from turbo_quant.triton import float_plan, mx_plan
+    from turbo_quant.triton.dequantize_plan import plan_dequantize_float, plan_dequantize_mx
 
     torch = require_torch()
     facts = arch_facts(arch)
@@ -104,9 +105,9 @@ def _cases(
         q = _meta(out, B, C, R).transpose(1, 2) if transposed else _meta(out, *shape)
         scale = _meta(torch.float32, B, R, -(-C // 128))
         call = DequantizeFloatCall(q, scale, Scaling.BLOCKWISE, 128, 2, dtype)
-        yield f"blockwise row {name}", float_plan.plan_dequantize(call, facts)[1][0]
+        yield f"blockwise row {name}", plan_dequantize_float(call, facts)[1][0]
         call = DequantizeFloatCall(q, _meta(torch.float32), Scaling.TENSORWISE, 0, 2, dtype)
-        yield f"tensorwise {name}", float_plan.plan_dequantize(call, facts)[1][0]
+        yield f"tensorwise {name}", plan_dequantize_float(call, facts)[1][0]
     plain, rotated = MxDirection(), MxDirection(rht=True, stochastic=True)
     directions = {
         "row": (plain, None),
@@ -126,4 +127,4 @@ def _cases(
         payload = _meta(torch.uint8, B, R, width // (2 if format == "e2m1" else 1))
         for transpose, rht in ((False, False), (True, True)):
             back = DequantizeMxCall(payload, _meta(torch.uint8, B, R, width // 32), format, C, transpose, rht, 7, dtype)
-            yield f"MX {format} {'transposed' if transpose else 'row'}", mx_plan.plan_dequantize(back, facts)[1][0]
+            yield f"MX {format} {'transposed' if transpose else 'row'}", plan_dequantize_mx(back, facts)[1][0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is launched for FP8 with float32 scales: outputs and launches of a call, from its tensors' metadata alone."""
+"""What is launched to quantise to FP8 with float32 scales: outputs and launches, from tensors' metadata alone."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import torch
 from turbo_core.device import DeviceFacts
 from turbo_core.launch import Launch, power_of_two
 from turbo_core.low_precision import ScalingGranularity, fp8_max
-from turbo_quant.calls import DequantizeFloatCall, FloatOutputs, QuantizeFloatCall
+from turbo_quant.calls import FloatOutputs, QuantizeFloatCall
 from turbo_quant.triton.block_kernel import block_kernel
-from turbo_quant.triton.dequantize_kernel import dequantize_float_kernel
 from turbo_quant.triton.dual_kernel import dual_kernel
 from turbo_quant.triton.region_kernel import region_kernel
 from turbo_quant.triton.tiles import MAX_BLOCK, MAX_COLUMN, Tile, casts_natively, choose, whole_row
 
-__all__ = ["fp8_constants", "needs_wide", "plan_dequantize", "plan_quantize"]
+__all__ = ["as_bytes", "fp8_constants", "needs_wide", "plan_quantize"]
 
 _FLOOR, _FLOOR_BLOCKWISE = 1e-12, 1e-4
 _AMAX_PROGRAMS = 4  # programs a compute unit that look for the maximum of a tensor
@@ -76,7 +75,7 @@ def _source(x: torch.Tensor, *, join_rows: bool) -> _Source:
     return _Source(x, (B, R, C), (stride_b, stride_r, stride_c))
 
 
-def _bytes(tensor: torch.Tensor | None) -> torch.Tensor | None:
+def as_bytes(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return None if tensor is None else tensor.view(torch.uint8)
 
 
@@ -110,7 +109,7 @@ def _region(
         partial = torch.empty((regions, chunks, lanes), dtype=torch.int32, device=source.x.device)
     arguments = {
         "x_ptr": source.x,
-        "out_ptr": _bytes(out),
+        "out_ptr": as_bytes(out),
         "scale_ptr": scale,
         "partial_ptr": partial,
         **source.sizes(),
@@ -179,7 +178,7 @@ def _blocks(
         (B * tiles_r * tiles_c, 1, 1),
         {
             "x_ptr": source.x,
-            "out_ptr": _bytes(out),
+            "out_ptr": as_bytes(out),
             "scale_ptr": scale,
             **source.sizes(),
             "tiles_r": tiles_r,
@@ -235,9 +234,9 @@ def _dual(
         (B * tiles_r * tiles_c, 1, 1),
         {
             "x_ptr": source.x,
-            "row_ptr": _bytes(outputs.row),
+            "row_ptr": as_bytes(outputs.row),
             "row_scale_ptr": outputs.row_scale_inv,
-            "col_ptr": _bytes(outputs.column),
+            "col_ptr": as_bytes(outputs.column),
             "col_scale_ptr": outputs.column_scale_inv,
             "offs_ptr": None if groups is None else groups[0],
             "padded_ptr": None if groups is None else groups[1],
@@ -345,71 +344,3 @@ def plan_quantize(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOut
             extent = (length_r, walk.columns)
             launches += _region(apart, column, column_scale, "column", extent, walk, programs, common, scalars)
     return outputs, launches
-
-
-def plan_dequantize(call: DequantizeFloatCall, facts: DeviceFacts) -> tuple[torch.Tensor, list[Launch]]:
-    """The result of a call, not yet written, and the launch that writes it."""
-    q, scale = call.q, call.scale_inv
-    B, R, C = q.shape
-    out = torch.empty((B, R, C), dtype=call.out_dtype, device=q.device)
-    if call.granularity is ScalingGranularity.TENSORWISE:
-        size_r, size_c, scale = R, C, scale.expand(B, 1, 1)
-    elif call.granularity is ScalingGranularity.ROWWISE:
-        size_r, size_c = (1, C) if call.axis == 2 else (R, 1)
-    else:
-        size = call.block_size
-        size_r, size_c = {2: (1, size), 1: (size, 1), 0: (size, size)}[call.axis]
-    one = call.granularity is ScalingGranularity.TENSORWISE
-    by_row = size_r == 1 and scale.stride(0) == R * scale.stride(1)
-    if B > 1 and q.stride(0) == R * q.stride(1) and (one or by_row):
-        size_r = B * R if one else 1
-        B, R = 1, B * R
-    tile = choose("dequantize", facts, multiple=math.gcd(C, size_c, R if q.stride(2) != 1 else C))
-    block_r, block_c = min(tile.rows, power_of_two(R)), min(tile.columns, power_of_two(C))
-    size_r, size_c = min(size_r, R), min(size_c, C)
-    parts_r, tiles_r, full_r = _cut(R, size_r, block_r)
-    parts_c, tiles_c, full_c = _cut(C, size_c, block_c)
-    launch = Launch(
-        dequantize_float_kernel,
-        (B * tiles_r * tiles_c, 1, 1),
-        {
-            "q_ptr": _bytes(q),
-            "scale_ptr": scale,
-            "out_ptr": out,
-            "R": R,
-            "C": C,
-            "tiles_r": tiles_r,
-            "tiles_c": tiles_c,
-            "blocks_r": -(-R // size_r),
-            "blocks_c": -(-C // size_c),
-            "size_r": size_r,
-            "size_c": size_c,
-            "parts_r": parts_r,
-            "parts_c": parts_c,
-            **dict(zip(("stride_b", "stride_r", "stride_c"), q.stride(), strict=True)),
-            **dict(zip(("scale_b", "scale_r", "scale_c"), scale.stride(), strict=True)),
-        },
-        {
-            "P_R": min(power_of_two(size_r), 2 * block_r),
-            "P_C": min(power_of_two(size_c), 2 * block_c),
-            "EXACT_R": power_of_two(size_r) == size_r,
-            "EXACT_C": power_of_two(size_c) == size_c,
-            "BLOCK_R": block_r,
-            "BLOCK_C": block_c,
-            "MASKED": not (full_r and full_c),
-            "WIDE": needs_wide(block_r * max(q.stride(1), C), block_c * q.stride(2)),
-            **fp8_constants(q.dtype, facts),
-        },
-        tile.options(),
-    )
-    return out, [launch]
-
-
-def _cut(extent: int, size: int, block: int) -> tuple[int, int, bool]:
-    """Along one axis: tiles in a block of ``size`` (1 if a tile holds blocks), all tiles, whether all are full."""
-    P = power_of_two(size)
-    if block >= P:
-        step = block // P * size
-        return 1, -(-extent // step), step == block and extent % block == 0
-    parts = -(-size // block)
-    return parts, -(-extent // size) * parts, size % block == 0 and extent % block == 0

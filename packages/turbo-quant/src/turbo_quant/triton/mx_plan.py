@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is launched for MX: outputs and launches of a call, from its tensors' metadata alone."""
+"""What is launched to quantise to MX: outputs and launches of a call, from its tensors' metadata alone."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import torch
 from turbo_core.device import DeviceFacts
 from turbo_core.launch import Launch, power_of_two
 from turbo_core.low_precision import MX_BLOCK_SIZE, MX_PADDING
-from turbo_quant.calls import DequantizeMxCall, MxDirection, MxOutputs, QuantizeMxCall
+from turbo_quant.calls import MxDirection, MxOutputs, QuantizeMxCall
 from turbo_quant.formats import MX_FORMATS, payload_dtype, scale_dtype
-from turbo_quant.triton.dequantize_kernel import dequantize_mx_kernel
 from turbo_quant.triton.float_plan import needs_wide
 from turbo_quant.triton.mx_kernel import OPTIONS, WANTED, mx_kernel
 from turbo_quant.triton.tiles import casts_natively, choose
 
-__all__ = ["plan_dequantize", "plan_quantize"]
+__all__ = ["mx_constants", "plan_quantize"]
 
 _SHUFFLED_LINES, _SHUFFLED_SCALES = 256, 8  # multiples to which shuffled scales are padded
 _LARGEST_CODE = {"e4m3": 0x7E, "e5m2": 0x7B, "e2m1": 0x7}
 
 
-def _format_constants(format: str, facts: DeviceFacts) -> dict[str, Any]:
+def mx_constants(format: str, facts: DeviceFacts) -> dict[str, Any]:
+    """The kernels' constants for an MX format."""
     dtype = payload_dtype(format)
     native = format != "e2m1" and casts_natively(facts, str(dtype).removeprefix("torch."))
     return {"MANTISSA": MX_FORMATS[format].mantissa, "LOWEST": MX_FORMATS[format].exponent_min, "NATIVE": native}
@@ -67,7 +67,7 @@ def _launch(
     groups = (call.group_offs, call.group_offs_padded) if grouped else (None, None)
     n_groups = 0 if groups[0] is None else groups[0].numel() - 1
     row_width, col_width = _up(C, MX_PADDING), _column_width(call) if grouped else _up(R, MX_PADDING)
-    native = _format_constants(call.format, facts)
+    native = mx_constants(call.format, facts)
     row_option = 0 if row is None else _option(call.row)
     col_option = 0 if column is None else _option(call.column)
     stochastic = (row_option | col_option) & OPTIONS["stochastic"]
@@ -151,42 +151,3 @@ def plan_quantize(call: QuantizeMxCall, facts: DeviceFacts) -> tuple[MxOutputs, 
         return copy[0].view(payload_dtype(call.format)), copy[1].view(scale_dtype())
 
     return MxOutputs(*typed(row), *typed(column)), launches
-
-
-def plan_dequantize(call: DequantizeMxCall, facts: DeviceFacts) -> tuple[torch.Tensor, list[Launch]]:
-    """The result of a call, not yet written, and the launch that writes it."""
-    q, scale = call.q.view(torch.uint8), call.scale.view(torch.uint8)
-    B, L, _ = q.shape
-    size = call.size
-    out = torch.empty((B, size, L) if call.transpose else (B, L, size), dtype=call.out_dtype, device=q.device)
-    tile = choose("mx dequantize", facts)
-    block_l, block_k = tile.rows, tile.columns
-    tiles_l, tiles_k = -(-L // block_l), -(-size // block_k)
-    launch = Launch(
-        dequantize_mx_kernel,
-        (B * tiles_l * tiles_k, 1, 1),
-        {
-            "q_ptr": q,
-            "scale_ptr": scale,
-            "out_ptr": out,
-            "L": L,
-            "size": size,
-            "tiles_l": tiles_l,
-            "tiles_k": tiles_k,
-            **dict(zip(("stride_b", "stride_l", "stride_k"), q.stride(), strict=True)),
-            **dict(zip(("scale_b", "scale_l", "scale_k"), scale.stride(), strict=True)),
-            "sign_mask": call.sign_mask if call.rht else 0,
-        },
-        {
-            "RHT": call.rht,
-            "TRANSPOSE": call.transpose,
-            "BLOCK_L": block_l,
-            "BLOCK_K": block_k,
-            "MASK_L": L % block_l != 0,
-            "MASK_K": size % block_k != 0,
-            "WIDE": needs_wide(block_l * max(q.stride(1), size), block_k * max(q.stride(2), L)),
-            **_format_constants(call.format, facts),
-        },
-        tile.options(),
-    )
-    return out, [launch]

@@ -39,15 +39,24 @@ __all__ = ["forward_kernel"]
 
 
 @triton.jit
+def _row_sums(p, COLUMNS: tl.constexpr):
+    """Sums of p's rows: whole ones, or of each as many as COLUMNS, of every COLUMNS-th key."""
+    if COLUMNS > 1:
+        return tl.sum(tl.reshape(p, [p.shape[0], p.shape[1] // COLUMNS, COLUMNS]), 1)
+    else:
+        return tl.sum(p, 1)
+
+
+@triton.jit
 def _walk(
-    acc_MV, l_M, m_M, q_MD, q_tail, q, offset_q, stride_qs, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs,
+    acc_MV, sums, m_M, q_MD, q_tail, q, offset_q, stride_qs, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs,
     width_k, width_v, end_k, begin, end, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m,
     stride_bias_n, slope, seed, offset, head, threshold, scale_q_M, scale_k, scale_v,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr, MASKED: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_ALIBI: tl.constexpr, HAS_DROPOUT: tl.constexpr, FP8_MAX: tl.constexpr, SCALE_ROWS: tl.constexpr,
-    WIDE: tl.constexpr, BLOCK_M: tl.constexpr, PIECE: tl.constexpr,
+    WIDE: tl.constexpr, BLOCK_M: tl.constexpr, PIECE: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """Keys ``begin`` to ``end`` into the running sums; MASKED: some pair in the tiles may be out of sight."""
     for n in tl.range(begin, end, BLOCK_N):
@@ -86,7 +95,7 @@ def _walk(
         reference = tl.where(m_new == float("-inf"), 0.0, m_new) if MASKED or HAS_BIAS else m_new
         p = tl.exp2(s * factor - reference[:, None])
         alpha = tl.exp2(m_M - reference)
-        l_M = l_M * alpha + tl.sum(p, 1)
+        sums = sums * (alpha[:, None] if SUMS > 1 else alpha) + _row_sums(p, SUMS)
         if HAS_DROPOUT:
             p = tl.where(dropout_keep(seed, offset, i, j, head, threshold), p, 0.0)
         acc_MV = acc_MV * alpha[:, None]
@@ -100,7 +109,7 @@ def _walk(
         else:
             acc_MV = tl.dot(p.to(v_NV.dtype), v_NV, acc_MV, input_precision="ieee")
         m_M = m_new
-    return acc_MV, l_M, m_M
+    return acc_MV, sums, m_M
 
 
 @triton.jit
@@ -115,11 +124,14 @@ def forward_kernel(
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, FP8_MAX: tl.constexpr,
     SCALE_ROWS: tl.constexpr, WIDE: tl.constexpr, XCDS: tl.constexpr, PIECE: tl.constexpr, ALIGN: tl.constexpr,
+    SUMS: tl.constexpr,
 ):  # fmt: skip
     """The grid is one program a tile; tiles of a head follow one another, so that its keys are read from L2.
 
     q_tail, k_tail: descriptors of the columns from BLOCK_D on. Pointers that only the end needs do not come first: AMD
     holds the first arguments in scalar registers from the start.
+    SUMS: partial sums of p that a row keeps until the end. NVIDIA's matrix units give a lane two of each eight
+    neighbouring columns, so eight of them need no other lane.
     """
     if not DESCRIPTOR:
         q_tail, k_tail = q, k
@@ -178,36 +190,40 @@ def forward_kernel(
         m0, sq, sk, left, right, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, ONE_WALK
     )  # fmt: skip
     acc_MV = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
-    l_M = tl.zeros((BLOCK_M,), tl.float32)
+    sums = tl.zeros((BLOCK_M, SUMS) if SUMS > 1 else (BLOCK_M,), tl.float32)
     m_M = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     if HAS_LEFT and not ONE_WALK:
-        acc_MV, l_M, m_M = _walk(
-            acc_MV, l_M, m_M, q_MD, q_tail_M, q, offset_q, stride_qs, k, k_tail, v, offset_k, offset_v, stride_ks,
+        acc_MV, sums, m_M = _walk(
+            acc_MV, sums, m_M, q_MD, q_tail_M, q, offset_q, stride_qs, k, k_tail, v, offset_k, offset_v, stride_ks,
             stride_vs, columns_k, columns_v, end_qk, low, full_low, m0, i_M, sq, sk, shift, left, right, scale,
             softcap, bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
             scale_q_M, scale_k, scale_v,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE, BLOCK_M, PIECE
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE, BLOCK_M, PIECE,
+            SUMS
         )  # fmt: skip
     if not ONE_WALK:
-        acc_MV, l_M, m_M = _walk(
-            acc_MV, l_M, m_M, q_MD, q_tail_M, q, offset_q, stride_qs, k, k_tail, v, offset_k, offset_v, stride_ks,
+        acc_MV, sums, m_M = _walk(
+            acc_MV, sums, m_M, q_MD, q_tail_M, q, offset_q, stride_qs, k, k_tail, v, offset_k, offset_v, stride_ks,
             stride_vs, columns_k, columns_v, end_qk, full_low, full_high, m0, i_M, sq, sk, shift, left, right, scale,
             softcap, bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
             scale_q_M, scale_k, scale_v,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, False,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE, BLOCK_M, PIECE
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE, BLOCK_M, PIECE,
+            SUMS
         )  # fmt: skip
     if HAS_RIGHT or not EVEN_N or ONE_WALK:
-        acc_MV, l_M, m_M = _walk(
-            acc_MV, l_M, m_M, q_MD, q_tail_M, q, offset_q, stride_qs, k, k_tail, v, offset_k, offset_v, stride_ks,
+        acc_MV, sums, m_M = _walk(
+            acc_MV, sums, m_M, q_MD, q_tail_M, q, offset_q, stride_qs, k, k_tail, v, offset_k, offset_v, stride_ks,
             stride_vs, columns_k, columns_v, end_qk, full_high, high, m0, i_M, sq, sk, shift, left, right, scale,
             softcap, bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
             scale_q_M, scale_k, scale_v,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE, BLOCK_M, PIECE
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE, BLOCK_M, PIECE,
+            SUMS
         )  # fmt: skip
 
+    l_M = tl.sum(sums, 1) if SUMS > 1 else sums
     if sink is not None:  # one more key, whose value is zero
         sink_log2 = tl.load(sink + head) * LOG2E
         m_new = tl.maximum(m_M, sink_log2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -254,6 +255,22 @@ def test_timing_takes_turns_and_takes_the_median() -> None:
     timed = seen[6:]  # a first call and two warm-up calls of each
     assert [name for name, _ in timed] == ["a", "a", "b", "b"] * 5
     assert [number for name, number in timed if name == "b"] == list(range(10)), "the inputs rotate by these numbers"
+
+
+def test_timing_settles_each_function_before_its_turn() -> None:
+    timing = importlib.import_module("benchmark.common.timing")
+    seen: list[str] = []
+
+    def call(name: str) -> None:
+        seen.append(name)
+        time.sleep(0.001)
+
+    budget = timing.Budget(2, 5, 1.0, settle=0.01)
+    result = timing.measure({"a": lambda i: call("a"), "b": lambda i: call("b")}, torch.device("cpu"), budget)
+    assert result["a"].calls == 5, "settling is not timed"
+    turns = [len(list(same)) for _, same in itertools.groupby(seen)][2:]
+    assert len(turns) == 2 * timing.ROUNDS
+    assert min(turns) > 4, "every turn begins with calls for 10 milliseconds"
 
 
 def test_timing_stops_early_for_slow_functions() -> None:

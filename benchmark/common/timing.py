@@ -20,12 +20,17 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure one function: ``timed`` calls after ``warm_up``, fewer where they exceed ``seconds``."""
+    """How long to measure one function: ``timed`` calls after ``warm_up``, fewer where they exceed ``seconds``.
+
+    ``settle``: seconds of untimed calls before each turn. Under load a GPU lowers its clocks to keep to its power, a
+    few tens of milliseconds later; without this a function has the clocks that the one before it left.
+    """
 
     warm_up: int = 20
     timed: int = 100
     seconds: float = 1.0
     least: int = ROUNDS
+    settle: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ def measure(
     for turn in range(ROUNDS):
         for name, function in functions.items():
             share = calls[name] * (turn + 1) // ROUNDS - calls[name] * turn // ROUNDS
+            _settle(function, device, budget.settle)
             times[name] += _time_calls(function, len(times[name]), share, device)
     return {name: Measurement(statistics.median(values), len(values)) for name, values in times.items()}
 
@@ -70,6 +76,15 @@ def _warm_up(function: Callable[[int], object], device: torch.device, budget: Bu
     _wait(device)
     each = (time.perf_counter() - start) / done
     return max(budget.least, min(budget.timed, int(budget.seconds / max(each, 1e-9))))
+
+
+def _settle(function: Callable[[int], object], device: torch.device, seconds: float) -> None:
+    start, number = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        for _ in range(4):
+            function(number)
+            number += 1
+        _wait(device)
 
 
 def _wait(device: torch.device) -> None:

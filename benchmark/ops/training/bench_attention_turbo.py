@@ -296,6 +296,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--num-shards", type=int, default=1)
     add("--shard-id", type=int, default=0)
     add("--seconds", type=float, default=1.0, help="longest time to spend on one measurement (default 1)")
+    add("--settle", type=float, default=0.0, help="seconds of untimed calls before each turn, for clocks under load")
     add("--device", help="default: the first GPU, else the CPU")
     add("--smoke", action="store_true", help="tiny shapes and few calls: shows that the benchmark works")
     args = parser.parse_args(argv)
@@ -337,7 +338,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, write; 0 if everything passed its check."""
     args = parse_args(argv)
     machine = find_machine(args.device)
-    budget = Budget(2, 5, 0.1) if args.smoke else Budget(seconds=args.seconds)
+    budget = Budget(2, 5, 0.1) if args.smoke else Budget(seconds=args.seconds, settle=args.settle)
     plan = [(s, b) for s in chosen_shapes(args, machine) for b in args.backend]
     what = "fp8" if args.fp8 else args.dtype
     print(f"{machine.platform}, {machine.name}, torch {torch.__version__}, {what}, {len(plan)} rows in all")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""FP8AllToAll over gloo: every row comes back with its own rank's scale, forward and backward, uneven and empty too."""
+"""FP8AllToAll over gloo and NCCL: each row comes with its own rank's scale, both ways, uneven and empty splits too."""
 
 import pytest
 import torch
@@ -21,15 +21,15 @@ def inputs(rank, rows, seed):
     return torch.randn(rows, 3, 4, generator=generator) * 10.0 ** (2 * rank - 1)
 
 
-def exchange(rank, world_size, format, fwd_quant, bwd_quant):
+def exchange(rank, world_size, format, fwd_quant, bwd_quant, device="cpu"):
     config = Float8QuantConfig(format=format)
     splits = SPLITS[world_size]
     send, receive = splits[rank], [row[rank] for row in splits]
-    x = inputs(rank, sum(send), 1).requires_grad_()
+    x = inputs(rank, sum(send), 1).to(device).requires_grad_()
     y = FP8AllToAll.apply(None, x, receive, send, fwd_quant, bwd_quant, config)
-    grad = inputs(rank, sum(receive), 100).transpose(1, 2).contiguous().transpose(1, 2)  # not contiguous
+    grad = inputs(rank, sum(receive), 100).to(device).transpose(1, 2).contiguous().transpose(1, 2)  # not contiguous
     y.backward(grad)
-    return y.detach(), x.grad
+    return y.detach().cpu(), x.grad.cpu()
 
 
 def expected(world_size, seed, splits, dtype):
@@ -50,6 +50,16 @@ def expected(world_size, seed, splits, dtype):
 ])  # fmt: skip
 def test_each_rows_scale_travels_with_it(world_size, format, fwd_quant, bwd_quant):
     results = run_ranks(exchange, world_size, format, fwd_quant, bwd_quant)
+    check(results, world_size, format, fwd_quant, bwd_quant)
+
+
+@pytest.mark.gpu(count=2)
+@pytest.mark.parametrize("format", [Format.E4M3, Format.HYBRID])
+def test_over_nccl(format):
+    check(run_ranks(exchange, 2, format, True, True, "cuda", backend="nccl"), 2, format, True, True)
+
+
+def check(results, world_size, format, fwd_quant, bwd_quant):
     splits = SPLITS[world_size]
     back = [[splits[other][rank] for other in range(world_size)] for rank in range(world_size)]
     backward = torch.float8_e5m2 if format is Format.HYBRID else torch.float8_e4m3fn

@@ -184,6 +184,17 @@ def test_table_lines_up():
     assert lines[0].index("verdict") == lines[1].index("ok") == lines[2].index("spills")
 
 
+def test_the_whole_audit_has_kernels_for_large_tensors_too():
+    attrs = {(0,): [["tt.divisibility", 16], ["tt.pointer_range", 32]], (1,): [["tt.divisibility", 16]]}
+    record = TritonKernel("norm", "gfx950", "fn", {"x": "*bf16", "n": "i32"}, {}, attrs, {})
+    larger = record.past_2_gib()
+    assert larger.name == "norm past 2 GiB"
+    assert larger.attrs == {(0,): [["tt.divisibility", 16]], (1,): [["tt.divisibility", 16]]}
+    assert larger.past_2_gib() is None
+    assert list(audits._with_variants([record, larger], full=True)) == [record, larger, larger]
+    assert list(audits._with_variants([record], full=False)) == [record]
+
+
 def test_triton_kernel_is_compiled_and_read(monkeypatch):
     triton = pytest.importorskip("triton")
     from types import SimpleNamespace

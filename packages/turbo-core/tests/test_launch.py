@@ -12,8 +12,8 @@ import pytest
 tl = pytest.importorskip("triton.language", reason="triton is not installed")
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from turbo_core import launch  # noqa: E402
-from turbo_core.launch import Launch  # noqa: E402
+from turbo_core import arch_facts, launch  # noqa: E402
+from turbo_core.launch import ALL, Launch, without_buffers  # noqa: E402
 
 
 def test_positions_are_the_kernels():
@@ -25,6 +25,33 @@ def test_positions_are_the_kernels():
     assert signature.types["x"] == "*fp32" and signature.types["n"] == "i32" and signature.types["scale"] == "fp32"
     assert signature.constants == {"one": 1, "BLOCK": 64}
     assert set(signature.attributes) == {(0,), (3,)}  # x and stride are multiples of 16
+
+
+POINTER_RANGE = ["tt.pointer_range", 32]
+
+
+@pytest.mark.parametrize("unbuffered, reached", [((), {0}), (("x",), set()), (("huge",), {0}), (ALL, set())])
+def test_the_compiler_is_told_which_tensors_buffer_instructions_reach(unbuffered, reached):
+    kernel = SimpleNamespace(arg_names=["x", "huge"])
+    tensors = {"x": torch.empty(4, device="meta"), "huge": torch.empty(2**29, device="meta")}  # 2 GiB
+    attributes = Launch(kernel, (1,), tensors, {}, unbuffered=unbuffered).signature().attributes
+    assert {position for (position,), known in attributes.items() if POINTER_RANGE in known} == reached
+
+
+def test_unbuffered_tensors_are_told_no_size_on_amd_alone(monkeypatch):
+    """As Triton's own AMD backend judges the arguments of a launch."""
+    compiler = pytest.importorskip("triton.backends.amd.compiler", reason="this Triton has no AMD backend")
+    given = {"x": torch.empty(64), "y": torch.empty(64), "n": 3, "none": None}
+    device = torch.device("cpu")
+    assert without_buffers(given, ALL, device) is given, "not an AMD device"
+    monkeypatch.setattr(launch, "device_facts", lambda device: arch_facts("gfx950"))
+    assert without_buffers(given, (), device) is given
+    for unbuffered, limited in ((("x",), {"y"}), (ALL, set())):
+        seen = without_buffers(given, unbuffered, device)
+        assert seen["x"].data_ptr() == given["x"].data_ptr() and (seen["n"], seen["none"]) == (3, None)
+        judge = compiler.HIPBackend.get_tensor_specialization
+        assert {name for name in ("x", "y") if "S" in judge(seen[name], align=True)} == limited
+        assert all("D" in judge(seen[name], align=True) for name in ("x", "y")), "aligned all the same"
 
 
 class _Kernel:

@@ -46,7 +46,8 @@ class TritonKernel:
         name: readable and unique within the wheel.
         arch: architecture to compile for.
         kernel: the ``@triton.jit`` function.
-        signature, constexprs, attrs: as ``triton.compiler.ASTSource`` takes them.
+        signature, constexprs, attrs: as ``triton.compiler.ASTSource`` takes them. Pointers with ``tt.pointer_range``
+            are read by buffer instructions, as they are while their tensors are smaller than 2 GiB.
         options: launch options (``num_warps``, ...).
     """
 
@@ -57,6 +58,14 @@ class TritonKernel:
     constexprs: dict[str, Any]
     attrs: dict[tuple[int, ...], list[list[Any]]]
     options: dict[str, Any]
+
+    def past_2_gib(self) -> TritonKernel | None:
+        """The same for larger tensors, None where it is the same compilation."""
+        attrs = {
+            position: [attribute for attribute in attributes if attribute[0] != "tt.pointer_range"]
+            for position, attributes in self.attrs.items()
+        }
+        return None if attrs == self.attrs else replace(self, name=f"{self.name} past 2 GiB", attrs=attrs)
 
     def resources(self) -> list[KernelResources]:
         """Compile, and read what came out; LDS is what the launch asks for."""
@@ -127,7 +136,7 @@ def audit(
     """Yield a row for each kernel, as it is compiled or read.
 
     Args:
-        full: every configuration; otherwise the representative part.
+        full: every configuration, and again as compiled for tensors past 2 GiB; otherwise the representative part.
         archs: architectures to audit.
         wheels: names of wheels; all that are installed when None.
 
@@ -144,13 +153,21 @@ def audit(
             f"audit: no kernels of {', '.join(unknown)}; installed wheels with kernels: {list(known)}"
         )
     for wheel in names:
-        listed = {arch: list(known[wheel](arch, full)) for arch in archs}
+        listed = {arch: list(_with_variants(known[wheel](arch, full), full)) for arch in archs}
         yield from _missing(wheel, listed)
         for kernels in listed.values():
             for kernel in kernels:
                 source = "HIP" if isinstance(kernel, CodeObject) else "Triton"
                 for used in kernel.resources():
                     yield AuditRow(wheel, source, used, tuple(used.faults()))
+
+
+def _with_variants(kernels: Iterable[TritonKernel | CodeObject], full: bool) -> Iterator[TritonKernel | CodeObject]:
+    for kernel in kernels:
+        yield kernel
+        larger = kernel.past_2_gib() if full and isinstance(kernel, TritonKernel) else None
+        if larger is not None:
+            yield larger
 
 
 def _missing(wheel: str, listed: dict[str, list[TritonKernel | CodeObject]]) -> Iterator[AuditRow]:

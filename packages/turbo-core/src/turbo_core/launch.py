@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from turbo_core.requirements import require_torch
+from turbo_core.device import device_facts
+from turbo_core.requirements import require_torch, require_triton
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ALWAYS", "Launch", "Signature", "on_device", "power_of_two"]
+__all__ = ["ALL", "ALWAYS", "Launch", "Signature", "on_device", "power_of_two", "without_buffers"]
 
 # torch dtype -> Triton's pointer type; torch's types without one here go through a view as uint8
 _POINTERS = {
@@ -35,6 +36,9 @@ _POINTERS = {
     "int8": "*i8",
     "uint8": "*u8",
 }
+
+ALL = ("*",)  # as `Launch.unbuffered`: every tensor
+BUFFER_BYTES = 2**31  # AMD's buffer instructions reach what is smaller: Triton uses them where it knows
 
 _MAX_STARTED = 4096
 
@@ -65,6 +69,8 @@ class Launch:
         arguments: run-time arguments by name; tensors, integers, floats or None.
         constants: ``tl.constexpr`` arguments by name.
         options: launch options (num_warps, num_stages, and options of the target); they win over `ALWAYS`.
+        unbuffered: names of tensors, or `ALL`, that an AMD kernel reads and writes by global instructions even where
+            buffer instructions would reach them. Those take four scalar registers a tensor, and other schedules.
     """
 
     kernel: Any
@@ -72,6 +78,7 @@ class Launch:
     arguments: Mapping[str, Any]
     constants: Mapping[str, Any]
     options: Mapping[str, int] = field(default_factory=dict)
+    unbuffered: tuple[str, ...] = ()
 
     def run(self, device: torch.device) -> Any:
         """Start it on the current stream of ``device``, which need not be the current device.
@@ -81,7 +88,7 @@ class Launch:
         """
         with on_device(device):
             if device.type != "cuda":
-                self._search()
+                self._search(device)
                 return None
             key = (id(self.kernel), device.index, *self._specialisation())
             _, compiled = _started.get(key, (None, None))
@@ -90,7 +97,7 @@ class Launch:
                 return compiled
             if len(_started) >= _MAX_STARTED:
                 _started.clear()
-            compiled = self._search()
+            compiled = self._search(device)
             _started[key] = (self.kernel, compiled)  # the kernel is kept, so that nothing else gets its id
             return compiled
 
@@ -98,9 +105,10 @@ class Launch:
         """The grid with all three axes."""
         return (*self.grid, 1, 1)[:3]
 
-    def _search(self) -> Any:
+    def _search(self, device: torch.device) -> Any:
         """Start it the way of Triton, which compiles it if need be, and returns what it started."""
-        return self.kernel[self.grid](**self.arguments, **self.constants, **{**ALWAYS, **self.options})
+        arguments = without_buffers(self.arguments, self.unbuffered, device)
+        return self.kernel[self.grid](**arguments, **self.constants, **{**ALWAYS, **self.options})
 
     def by_position(self) -> list[Any]:
         """All arguments in the kernel's order; None for constants that it has defaults for, which it does not read."""
@@ -112,11 +120,14 @@ class Launch:
         constants = tuple(self.constants.values())
         return (
             *map(_specialise, self.arguments.values()), constants, tuple(map(type, constants)),
-            tuple(self.constants), tuple(self.arguments), tuple(self.options.items())
+            tuple(self.constants), tuple(self.arguments), tuple(self.options.items()), self.unbuffered
         )  # fmt: skip
 
     def signature(self) -> Signature:
-        """The specialisation that `run` would compile: 1 is a constant, multiples of 16 are told to the compiler."""
+        """The specialisation that `run` would compile for an AMD target.
+
+        1 is a constant, and the compiler is told of multiples of 16 and of tensors that buffer instructions reach.
+        """
         torch = require_torch()
         types: dict[str, str] = {}
         constants: dict[str, Any] = {}
@@ -137,9 +148,25 @@ class Launch:
             else:
                 types[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
                 divisible = value % 16 == 0
-            if divisible:
-                attributes[(position,)] = [["tt.divisibility", 16]]
+            known: list[list[Any]] = [["tt.divisibility", 16]] if divisible else []
+            if isinstance(value, torch.Tensor) and name not in self.unbuffered and self.unbuffered != ALL:
+                known += [["tt.pointer_range", 32]] if value.untyped_storage().nbytes() < BUFFER_BYTES else []
+            if known:
+                attributes[(position,)] = known
         return Signature(types, constants, attributes)
+
+
+def without_buffers(arguments: Mapping[str, Any], names: tuple[str, ...], device: torch.device) -> Mapping[str, Any]:
+    """The arguments as Triton shall see them: of a tensor named (or of `ALL`) it learns no size, on AMD's devices."""
+    if not names or device_facts(device).vendor != "amd":
+        return arguments
+    reinterpret, torch = require_triton().reinterpret, require_torch()
+    return {
+        name: reinterpret(value, value.dtype)
+        if isinstance(value, torch.Tensor) and (name in names or names == ALL)
+        else value
+        for name, value in arguments.items()
+    }
 
 
 def power_of_two(n: int) -> int:
@@ -156,7 +183,7 @@ def _specialise(value: Any) -> Any:
     if hasattr(value, "block_shape"):  # a tensor descriptor
         return (value.base.dtype, tuple(value.block_shape), value.padding)
     # past 2 GiB Triton on AMD compiles other loads
-    return (value.dtype, value.data_ptr() % 16 == 0, value.untyped_storage().nbytes() >= 2**31)
+    return (value.dtype, value.data_ptr() % 16 == 0, value.untyped_storage().nbytes() >= BUFFER_BYTES)
 
 
 def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Launchers of the Triton attention: tile choice, descriptors or pointers, launches. No checks, autograd or dispatch.
 
-A launch is planned from metadata alone, so that the audit compiles what a target would run.
+A launch is planned from metadata alone, so that the audit compiles what a target would run. The large kernels use no
+buffer instructions: with them up to 14 scalar registers spilled (triton 3.9).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from turbo_attention.triton.backward_q_kernel import backward_q_kernel, delta_ke
 from turbo_attention.triton.forward_kernel import forward_kernel
 from turbo_attention.triton.tiles import Tile
 from turbo_core.device import DeviceFacts, device_facts
-from turbo_core.launch import Launch
+from turbo_core.launch import ALL, Launch
 from turbo_core.low_precision import fp8_max
 from turbo_core.prepared import PreparedLaunches
 
@@ -133,7 +134,7 @@ def plan_forward(
         SUMS=1 if facts.vendor == "amd" else 8,
     )
     grid = (tiles * common.heads * call.sequences,)
-    return AttentionResult(out, lse), Launch(forward_kernel, grid, arguments, constants, options_of(tile))
+    return AttentionResult(out, lse), Launch(forward_kernel, grid, arguments, constants, options_of(tile), ALL)
 
 
 # --- backward ---------------------------------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ def plan_backward(
         ALIGN=common.align(arguments),
     )
     grid = (key_tiles * k.shape[2] * sequences,)
-    launches.append(Launch(backward_kv_kernel, grid, arguments, constants, options_of(tile)))
+    launches.append(Launch(backward_kv_kernel, grid, arguments, constants, options_of(tile), ALL))
     q_tile = tiles_of.get("q") or common.tile("q", facts)
     launches.append(_plan_q(call, common, q_tile, facts, dq, delta, lse_log2))
     return AttentionGradients(dq, dk, dv, dbias, None), launches, delta
@@ -277,4 +278,4 @@ def _plan_q(
         ALIGN=common.align(arguments),
     )
     grid = (tiles * common.heads * fwd.sequences,)
-    return Launch(backward_q_kernel, grid, arguments, constants, options_of(tile))
+    return Launch(backward_q_kernel, grid, arguments, constants, options_of(tile), ALL)

@@ -15,7 +15,7 @@ from turbo_attention.triton.sparse_mla_kernel import (
     sum_shares_kernel,
 )
 from turbo_core.device import DeviceFacts, device_facts
-from turbo_core.launch import Launch, power_of_two
+from turbo_core.launch import ALL, Launch, power_of_two
 
 __all__ = ["backward", "forward", "plan_forward", "plan_queries", "plan_shares", "plan_sum"]
 
@@ -115,7 +115,7 @@ def plan_forward(call: SparseForward, facts: DeviceFacts) -> tuple[SparseResult,
     arguments = dict(
         **_inputs(call), sink=call.sink, out=out, lse=lse, **_strides(call), **_sizes(call), head_blocks=head_blocks
     )
-    return SparseResult(out, lse), Launch(forward_kernel, (tokens * head_blocks,), arguments, constants, options)
+    return SparseResult(out, lse), Launch(forward_kernel, (tokens * head_blocks,), arguments, constants, options, ALL)
 
 
 def plan_queries(call: SparseBackward, delta: torch.Tensor, facts: DeviceFacts) -> tuple[torch.Tensor, Launch]:
@@ -137,7 +137,7 @@ def plan_queries(call: SparseBackward, delta: torch.Tensor, facts: DeviceFacts) 
         **_sizes(fwd),
         head_blocks=head_blocks,
     )
-    return dq, Launch(queries_kernel, (fwd.q.shape[0] * head_blocks,), arguments, constants, options)
+    return dq, Launch(queries_kernel, (fwd.q.shape[0] * head_blocks,), arguments, constants, options, ALL)
 
 
 def plan_shares(
@@ -162,7 +162,7 @@ def plan_shares(
         **_sizes(fwd),
         slot_blocks=slot_blocks,
     )
-    return shares, Launch(shares_kernel, (count * slot_blocks,), arguments, constants, options)
+    return shares, Launch(shares_kernel, (count * slot_blocks,), arguments, constants, options, ALL)
 
 
 def plan_sum(call: SparseForward, shares: torch.Tensor, first: int, count: int, dkv: torch.Tensor) -> Launch:

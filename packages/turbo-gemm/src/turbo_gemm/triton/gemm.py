@@ -7,6 +7,7 @@ import torch
 
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.errors import UnsupportedError
+from turbo_core.launch import ALL
 from turbo_core.prepared import ALIGNMENT, layout_of
 from turbo_gemm.triton.gemm_kernel import gemm_kernel
 from turbo_gemm.triton.gemm_launch import (
@@ -85,7 +86,7 @@ def _make_plan(
         out_dtype = out.dtype if out is not None else torch.promote_types(a.dtype, b.dtype)
     _check(a, b, K, K_b)
     check_c("gemm", M, N, out_dtype, a.device, bias, out, accumulate)
-    plan = Plan(gemm_kernel)
+    plan = Plan(gemm_kernel, unbuffered=ALL)
     if M == 0 or N == 0:
         return plan, (M, N), out_dtype
 

@@ -9,6 +9,7 @@ import torch
 
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.errors import UnsupportedError
+from turbo_core.launch import ALL
 from turbo_core.low_precision import ScalingGranularity, is_fp8_dtype
 from turbo_core.prepared import ALIGNMENT, layout_of
 from turbo_gemm.triton.gemm_fp8_block_kernel import gemm_fp8_block_kernel
@@ -184,7 +185,7 @@ def plan_fp8(
         or is_wide(1, (stride_bn, 1), block_n, block_k)
         or is_wide(out_dtype.itemsize, strides_c, block_m, block_n)
     )
-    plan = Plan(gemm_fp8_block_kernel if blockwise else gemm_fp8_kernel)
+    plan = Plan(gemm_fp8_block_kernel if blockwise else gemm_fp8_kernel, unbuffered=ALL)
     plan.descriptors = (desc_a, desc_b, desc_c)
     plan.programs = programs_for(tile, M, N, facts)
     stride_bias = bias.stride(0) if bias is not None else 1

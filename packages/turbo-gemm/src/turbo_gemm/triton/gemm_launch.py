@@ -14,7 +14,7 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from turbo_core.errors import UnsupportedError
-from turbo_core.launch import ALWAYS, Launch, on_device
+from turbo_core.launch import ALWAYS, Launch, on_device, without_buffers
 from turbo_core.prepared import ALIGNMENT, filled_descriptor
 from turbo_gemm.triton.gemm_kernel import NARROW_BYTES
 
@@ -46,6 +46,8 @@ class Plan:
         scalars: in the kernel's order.
         constants: in the kernel's order, for a compiled kernel takes them by position.
         options: launch options.
+        unbuffered: as of `turbo_core.launch.Launch`; all of the GEMMs' tensors, for with buffer instructions
+            their largest tiles spilled up to 92 of 256 registers (triton 3.9).
     """
 
     kernel: Any
@@ -54,6 +56,7 @@ class Plan:
     scalars: tuple[int, ...] = ()
     constants: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    unbuffered: tuple[str, ...] = ()
     compiled: Any = None
 
     def launch(self, *tensors: torch.Tensor | None) -> None:
@@ -68,9 +71,9 @@ class Plan:
             if self.compiled is not None:
                 self.compiled[(self.programs, 1, 1)](*first, *tensors[count:], *self.scalars, *self.constants.values())
                 return
-            compiled = self.kernel[(self.programs,)](
-                *first, *tensors[count:], *self.scalars, **self.constants, **self.options, **ALWAYS
-            )
+            given = dict(zip(self.kernel.arg_names, (*first, *tensors[count:], *self.scalars), strict=False))
+            given = without_buffers(given, self.unbuffered, device)
+            compiled = self.kernel[(self.programs,)](**given, **self.constants, **self.options, **ALWAYS)
         if device.type == "cuda":
             # The plan's key holds all that Triton specialises on, so its own search for the kernel can be skipped
             # from here on. Not on a CPU: the interpreter returns none, and a simulator may be switched on and off.
@@ -79,7 +82,7 @@ class Plan:
     def as_launch(self, *tensors: torch.Tensor | None) -> Launch:
         """The same as a value, for the audit; tensors may be on the meta device, and go through pointers."""
         arguments = dict(zip(self.kernel.arg_names, (*tensors, *self.scalars), strict=False))
-        return Launch(self.kernel, (self.programs,), arguments, self.constants, self.options)
+        return Launch(self.kernel, (self.programs,), arguments, self.constants, self.options, self.unbuffered)
 
 
 class PlanCache(dict[tuple[Any, ...], Any]):

@@ -9,6 +9,7 @@ import torch
 
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.errors import UnsupportedError
+from turbo_core.launch import ALL
 from turbo_core.low_precision import MX_BLOCK_SIZE, MX_PADDING
 from turbo_core.prepared import layout_of
 from turbo_gemm.triton.gemm_fp8_tiles import choose_fp8_tile
@@ -103,7 +104,7 @@ def plan_mx(
     """The launches of one call, from the bytes' metadata (the audit gives tensors on the meta device)."""
     M, N, K = _check(a, a_scale, b, b_scale, format_a, format_b)
     check_c("gemm_mx", M, N, out_dtype, a.device, bias, out, accumulate)
-    plan = Plan(gemm_mx_kernel)
+    plan = Plan(gemm_mx_kernel, unbuffered=ALL)
     if M == 0 or N == 0:
         return MxPlan((M, N), None, None, plan)
     pack_a, pack_b = plan_packing(a), plan_packing(b)

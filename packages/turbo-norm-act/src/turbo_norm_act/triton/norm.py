@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from turbo_core.device import DeviceFacts, device_facts
-from turbo_core.launch import Launch, power_of_two
+from turbo_core.launch import ALL, Launch, power_of_two
 from turbo_core.prepared import PreparedLaunches
 from turbo_norm_act.triton.norm_kernel import (
     column_sum_kernel,
@@ -188,6 +188,7 @@ def plan_backward(
             },
             {**shape, "WHOLE": whole, "PREFETCH": prefetch},
             {"num_warps": tile.num_warps},
+            unbuffered=ALL,  # odd rows spilled 3 to 5 scalar registers with buffer instructions (triton 3.9)
         )
     )
     sums = [None if dtype is None else torch.empty((D,), dtype=dtype, device=where) for dtype in wanted[1:]]

@@ -13,6 +13,7 @@ tl = pytest.importorskip("triton.language", reason="triton is not installed")
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from turbo_core import arch_facts, launch  # noqa: E402
+from turbo_core.bounded import BoundedDict  # noqa: E402
 from turbo_core.launch import ALL, Launch, without_buffers  # noqa: E402
 
 
@@ -82,7 +83,7 @@ class _Compiled:
 def started(monkeypatch):
     """Launches as on a GPU, with no compilation known."""
     monkeypatch.setattr(launch, "on_device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(launch, "_started", {})
+    monkeypatch.setattr(launch, "_started", BoundedDict())
     return lambda *given, **options: Launch(*given, options).run(torch.device("cuda", 0))
 
 
@@ -139,11 +140,20 @@ def test_descriptors_are_told_apart_by_type_and_block(started):
 
 
 def test_the_cache_is_bounded(started, monkeypatch):
-    monkeypatch.setattr(launch, "_MAX_STARTED", 4)
+    monkeypatch.setattr(launch, "_started", BoundedDict(4))
     kernel = _Kernel()
     for block in range(9):
         started(kernel, (1,), {}, dict(BLOCK=block))
     assert len(launch._started) == 1 and len(kernel.compiled) == 9
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e8m0fnu], ids=str)
+def test_what_shall_be_zero_is_zero_at_the_start(started, dtype):
+    x, y = (torch.full((4,), 0x55, dtype=torch.uint8).view(dtype) for _ in range(2))
+    started(_Kernel(), (1,), dict(x=x, extra=y), {})
+    assert x.view(torch.uint8).all()
+    Launch(_Kernel(), (1,), dict(x=x, extra=y), {}, zeroed=("extra",)).run(torch.device("cuda", 0))
+    assert x.view(torch.uint8).all() and not y.view(torch.uint8).any()
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from turbo_core.launch import Launch  # noqa: E402
+from turbo_core.launch import Launch, fill_with_zeros  # noqa: E402
 from turbo_core.prepared import PreparedLaunches, layout_of  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -186,8 +186,46 @@ def test_nothing_is_kept_where_nothing_is_compiled(machine, monkeypatch):
     assert len(machine.plans) == 2
 
 
-def test_the_store_is_bounded(machine, monkeypatch):
-    monkeypatch.setattr(PreparedLaunches, "LIMIT", 3)
+def test_what_shall_be_zero_is_zero_each_time(machine, monkeypatch):
+    """The kernel adds to an output that is made of dirty memory."""
+    empty, empty_strided = torch.empty, torch.empty_strided
+    monkeypatch.setattr(torch, "empty", lambda *given, **named: empty(*given, **named).fill_(torch.nan))
+    monkeypatch.setattr(torch, "empty_strided", lambda *given, **named: empty_strided(*given, **named).fill_(torch.nan))
+    add = AddingKernel()
+
+    def plan():
+        out = torch.empty(3)
+        return out, [Launch(add, (1,), dict(out=out), {}, zeroed=("out",))]
+
+    monkeypatch.setattr(Launch, "run", run_added)
+    for _ in range(3):
+        assert torch.equal(machine.prepared.run("add", (), CPU, plan), torch.ones(3))
+    assert add.starts == 3
+
+
+class AddingKernel:
+    arg_names = ("out",)
+
+    def __init__(self):
+        self.starts = 0
+
+    def __getitem__(self, grid):
+        return self.start
+
+    def start(self, out):
+        out += 1
+        self.starts += 1
+
+
+def run_added(launch, device):
+    for name in launch.zeroed:
+        fill_with_zeros(launch.arguments[name])
+    launch.kernel.start(launch.arguments["out"])
+    return launch.kernel
+
+
+def test_the_store_is_bounded(machine):
+    machine.prepared._known.limit = 3
     for factor in range(10):
         machine.answer(Call(torch.ones(2), factor))
     assert len(machine.prepared._known) <= 3

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from turbo_core.bounded import BoundedDict
 from turbo_core.device import device_facts
 from turbo_core.requirements import require_torch, require_triton
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ALL", "ALWAYS", "Launch", "Signature", "on_device", "power_of_two", "without_buffers"]
+__all__ = ["ALL", "ALWAYS", "Launch", "Signature", "fill_with_zeros", "on_device", "power_of_two", "without_buffers"]
 
 # torch dtype -> Triton's pointer type; torch's types without one here go through a view as uint8
 _POINTERS = {
@@ -40,11 +41,9 @@ _POINTERS = {
 ALL = ("*",)  # as `Launch.unbuffered`: every tensor
 BUFFER_BYTES = 2**31  # AMD's buffer instructions reach what is smaller: Triton uses them where it knows
 
-_MAX_STARTED = 4096
-
 # Kernels that were started on a device, by all that Triton specialises a compilation on: `Launch.run` starts them again
 # by themselves, since Triton's own search takes longer than a small kernel runs.
-_started: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+_started: BoundedDict[tuple[Any, ...], tuple[Any, Any]] = BoundedDict()
 
 # on every target, unless a launch's options say otherwise: a fused multiply-add rounds once, and so is never less exact
 ALWAYS = {"enable_fp_fusion": True}
@@ -71,6 +70,7 @@ class Launch:
         options: launch options (num_warps, num_stages, and options of the target); they win over `ALWAYS`.
         unbuffered: names of tensors, or `ALL`, that an AMD kernel reads and writes by global instructions even where
             buffer instructions would reach them. Those take four scalar registers a tensor, and other schedules.
+        zeroed: names of tensors that are zero when it starts, whatever they held.
     """
 
     kernel: Any
@@ -79,6 +79,7 @@ class Launch:
     constants: Mapping[str, Any]
     options: Mapping[str, int] = field(default_factory=dict)
     unbuffered: tuple[str, ...] = ()
+    zeroed: tuple[str, ...] = ()
 
     def run(self, device: torch.device) -> Any:
         """Start it on the current stream of ``device``, which need not be the current device.
@@ -87,6 +88,8 @@ class Launch:
         switched on and off.
         """
         with on_device(device):
+            for name in self.zeroed:
+                fill_with_zeros(self.arguments[name])
             if device.type != "cuda":
                 self._search(device)
                 return None
@@ -95,10 +98,8 @@ class Launch:
             if compiled is not None:
                 compiled[self.whole_grid()](*self.by_position())
                 return compiled
-            if len(_started) >= _MAX_STARTED:
-                _started.clear()
             compiled = self._search(device)
-            _started[key] = (self.kernel, compiled)  # the kernel is kept, so that nothing else gets its id
+            _started.keep(key, (self.kernel, compiled))  # the kernel is kept, so that nothing else gets its id
             return compiled
 
     def whole_grid(self) -> tuple[int, ...]:
@@ -167,6 +168,11 @@ def without_buffers(arguments: Mapping[str, Any], names: tuple[str, ...], device
         else value
         for name, value in arguments.items()
     }
+
+
+def fill_with_zeros(tensor: torch.Tensor) -> None:
+    """Zero all bytes; types of one byte need not have a zero."""
+    (tensor if tensor.dtype.itemsize > 1 else tensor.view(require_torch().uint8)).zero_()
 
 
 def power_of_two(n: int) -> int:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turbo_core.launch import Launch, on_device
+from turbo_core.bounded import BoundedDict
+from turbo_core.launch import Launch, fill_with_zeros, on_device
 from turbo_core.requirements import require_torch
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class _Start(NamedTuple):
         arguments: by position, but tensors and descriptors.
         tensors: (position, number of the tensor).
         descriptors: (position, number of its tensor, its type, its other fields).
+        zeroed: numbers of tensors that are zero when it starts.
     """
 
     compiled: Any
@@ -38,6 +40,7 @@ class _Start(NamedTuple):
     arguments: list[Any]
     tensors: list[tuple[int, int]]
     descriptors: list[tuple[int, int, type, dict[str, Any]]]
+    zeroed: list[int]
 
 
 class _Prepared(NamedTuple):
@@ -57,12 +60,10 @@ class _Prepared(NamedTuple):
 
 
 class PreparedLaunches:
-    """The calls of one launcher that were seen; bounded, and emptied when full."""
-
-    LIMIT = 4096
+    """The calls of one launcher that were seen."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, _Prepared] = {}
+        self._known: BoundedDict[Any, _Prepared] = BoundedDict()
 
     def run(self, name: str, call: tuple[Any, ...], device: torch.device, plan: Callable[[], Plan]) -> Any:
         """Answer ``call`` and return its outputs.
@@ -70,7 +71,7 @@ class PreparedLaunches:
         name: tells apart the plans of a launcher whose calls could be equal.
         call: tensors, and what is hashable.
         plan: gives the outputs, one tensor or a named tuple of tensors and None, and the launches that write them. It
-            reads no tensor and fills none: what the launches need filled, they fill.
+            reads no tensor and fills none: what the launches need filled, they fill (`Launch.zeroed`).
         """
         torch = require_torch()
         inputs = [value for value in call if isinstance(value, torch.Tensor)]
@@ -85,9 +86,7 @@ class PreparedLaunches:
         compiled = [launch.run(device) for launch in launches]
         prepared = None if None in compiled else _prepare(inputs, outputs, launches, compiled)
         if prepared is not None:
-            if len(self._known) >= self.LIMIT:
-                self._known.clear()
-            self._known[key] = prepared
+            self._known.keep(key, prepared)
         return outputs
 
 
@@ -118,7 +117,7 @@ def _prepare(inputs: list[Any], outputs: Any, launches: list[Launch], compiled: 
     starts = []
     for launch, kernel in zip(launches, compiled, strict=True):
         arguments = launch.by_position()
-        start = _Start(kernel, launch.whole_grid(), arguments, [], [])
+        start = _Start(kernel, launch.whole_grid(), arguments, [], [], [])
         for position, value in enumerate(arguments):
             described = hasattr(value, "block_shape")
             tensor = value.base if described else value
@@ -137,6 +136,7 @@ def _prepare(inputs: list[Any], outputs: Any, launches: list[Launch], compiled: 
             else:
                 start.tensors.append((position, numbers[address]))
             arguments[position] = None
+        start.zeroed.extend(numbers[launch.arguments[name].data_ptr()] for name in launch.zeroed)
         starts.append(start)
     return _Prepared(
         [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors[len(inputs) :]],
@@ -153,6 +153,8 @@ def _repeat(prepared: _Prepared, inputs: list[Any], device: torch.device) -> Any
     ]
     with on_device(device):
         for start in prepared.starts:
+            for number in start.zeroed:
+                fill_with_zeros(tensors[number])
             arguments = start.arguments.copy()
             for position, number in start.tensors:
                 arguments[position] = tensors[number]

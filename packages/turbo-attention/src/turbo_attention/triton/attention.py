@@ -57,32 +57,27 @@ def forward(call: ForwardCall, scales: Fp8Scales | None = None) -> AttentionResu
 
 
 class _Planned(NamedTuple):
-    """What the launches of a backward without dbias write."""
+    """What the launches of a backward write."""
 
     dq: torch.Tensor
     dk: torch.Tensor
     dv: torch.Tensor
+    dbias: torch.Tensor | None
     delta: torch.Tensor
 
 
 def backward(call: BackwardCall) -> AttentionGradients:
     """Its gradients."""
     fwd, device = call.forward, call.dout.device
-    if call.want_dbias and fwd.bias is not None:  # its plan fills dbias with zeros, so it is made anew
-        gradients, launches, delta = plan_backward(call, device_facts(device))
-        for launch in launches:
-            launch.run(device)
-        dbias = gradients.dbias
-        if dbias is not None:
-            dbias = dbias[:, :, : fwd.max_seqlen_q, : fwd.max_seqlen_k].contiguous()
-        return gradients._replace(dbias=dbias, dsink=_dsink(call, delta))
 
     def plan() -> tuple[_Planned, list[Launch]]:
         gradients, launches, delta = plan_backward(call, device_facts(device))
-        return _Planned(*gradients[:3], delta), launches
+        return _Planned(*gradients[:4], delta), launches
 
-    dq, dk, dv, delta = _prepared.run("backward", (*fwd, *call[1:]), device, plan)
-    return AttentionGradients(dq, dk, dv, None, _dsink(call, delta))
+    dq, dk, dv, dbias, delta = _prepared.run("backward", (*fwd, *call[1:]), device, plan)
+    if dbias is not None:
+        dbias = dbias[:, :, : fwd.max_seqlen_q, : fwd.max_seqlen_k].contiguous()
+    return AttentionGradients(dq, dk, dv, dbias, _dsink(call, delta))
 
 
 def _dsink(call: BackwardCall, delta: torch.Tensor) -> torch.Tensor | None:
@@ -157,7 +152,7 @@ def plan_backward(
     dbias = None
     if call.want_dbias and fwd.bias is not None:
         rows, columns = _padded(fwd.max_seqlen_q, tile.block_m), _padded(fwd.max_seqlen_k, tile.block_n)
-        dbias = torch.zeros((q.shape[0], common.heads, rows, columns), dtype=fwd.bias.dtype, device=q.device)
+        dbias = torch.empty((q.shape[0], common.heads, rows, columns), dtype=fwd.bias.dtype, device=q.device)
     delta, lse_log2 = torch.empty_like(call.lse), torch.empty_like(call.lse)
     wide = common.flags["WIDE"] or do.stride(1) >= WIDE_STRIDE or call.out.stride(1) >= WIDE_STRIDE
     common.flags["WIDE"] = wide
@@ -186,7 +181,8 @@ def plan_backward(
         ALIGN=common.align(arguments),
     )
     grid = (key_tiles * k.shape[2] * sequences,)
-    launches.append(Launch(backward_kv_kernel, grid, arguments, constants, options_of(tile), ALL))
+    zeroed = () if dbias is None else ("dbias",)
+    launches.append(Launch(backward_kv_kernel, grid, arguments, constants, options_of(tile), ALL, zeroed))
     q_tile = tiles_of.get("q") or common.tile("q", facts)
     launches.append(_plan_q(call, common, q_tile, facts, dq, delta, lse_log2))
     return AttentionGradients(dq, dk, dv, dbias, None), launches, delta

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from turbo_core.bounded import BoundedDict
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.errors import UnsupportedError
 from turbo_core.launch import ALL
@@ -14,7 +17,6 @@ from turbo_gemm.triton.gemm_launch import (
     MAX_REGULAR_STRIDE,
     OUT_DTYPES,
     Plan,
-    PlanCache,
     check_c,
     descriptor,
     is_regular,
@@ -25,7 +27,7 @@ from turbo_gemm.triton.gemm_tiles import Tile, choose_tile, group_rows, programs
 
 __all__ = ["matmul"]
 
-_plans = PlanCache()
+_plans: BoundedDict[tuple[Any, ...], Plan] = BoundedDict()
 
 
 def matmul(

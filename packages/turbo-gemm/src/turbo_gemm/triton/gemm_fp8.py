@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from turbo_core.bounded import BoundedDict
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.errors import UnsupportedError
 from turbo_core.launch import ALL
@@ -17,7 +18,6 @@ from turbo_gemm.triton.gemm_fp8_kernel import gemm_fp8_kernel
 from turbo_gemm.triton.gemm_fp8_tiles import choose_fp8_tile
 from turbo_gemm.triton.gemm_launch import (
     Plan,
-    PlanCache,
     check_c,
     descriptor,
     is_regular,
@@ -29,7 +29,7 @@ from turbo_gemm.triton.gemm_tiles import Tile, group_rows, programs_for
 
 __all__ = ["Fp8Plan", "Scales", "matmul_fp8", "plan_fp8"]
 
-_plans = PlanCache()
+_plans: BoundedDict[tuple[Any, ...], Fp8Plan] = BoundedDict()
 
 
 class Fp8Plan(NamedTuple):

@@ -22,7 +22,6 @@ __all__ = [
     "MAX_REGULAR_STRIDE",
     "OUT_DTYPES",
     "Plan",
-    "PlanCache",
     "check_c",
     "descriptor",
     "is_regular",
@@ -83,18 +82,6 @@ class Plan:
         """The same as a value, for the audit; tensors may be on the meta device, and go through pointers."""
         arguments = dict(zip(self.kernel.arg_names, (*tensors, *self.scalars), strict=False))
         return Launch(self.kernel, (self.programs,), arguments, self.constants, self.options, self.unbuffered)
-
-
-class PlanCache(dict[tuple[Any, ...], Any]):
-    """Plans by all that they depend on; bounded, and emptied when full."""
-
-    LIMIT = 4096
-
-    def keep(self, key: tuple[Any, ...], plan: Any) -> Any:
-        if len(self) >= self.LIMIT:
-            self.clear()
-        self[key] = plan
-        return plan
 
 
 def check_c(

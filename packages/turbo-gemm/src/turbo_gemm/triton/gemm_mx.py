@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from turbo_core.bounded import BoundedDict
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.errors import UnsupportedError
 from turbo_core.launch import ALL
 from turbo_core.low_precision import MX_BLOCK_SIZE, MX_PADDING
 from turbo_core.prepared import layout_of
 from turbo_gemm.triton.gemm_fp8_tiles import choose_fp8_tile
-from turbo_gemm.triton.gemm_launch import Plan, PlanCache, check_c, is_regular, is_wide
+from turbo_gemm.triton.gemm_launch import Plan, check_c, is_regular, is_wide
 from turbo_gemm.triton.gemm_mx_kernel import gemm_mx_kernel
 from turbo_gemm.triton.gemm_pack import Packing, plan_packing, row_stride
 from turbo_gemm.triton.gemm_tiles import Tile, group_rows, programs_for
@@ -21,7 +22,7 @@ from turbo_gemm.triton.gemm_tiles import Tile, group_rows, programs_for
 __all__ = ["MxPlan", "matmul_mx", "plan_mx"]
 
 _BYTE_TYPES = ("uint8", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2", "float8_e8m0fnu")
-_plans = PlanCache()
+_plans: BoundedDict[tuple[Any, ...], MxPlan] = BoundedDict()
 
 
 class MxPlan(NamedTuple):

@@ -5,7 +5,7 @@
 
 Tensors: x [B,R,C] with any strides; payloads uint8: row [B,R,Cp], column [B,C,Rp] (e2m1: half as many bytes, the first
 value in the low nibble), Cp and Rp rounded up to 128 and filled with zeros; scales uint8 [B,R,Cp/32], [B,C,Rp/32], or
-shuffled [B, lines up to 256, scales up to 8] (what pads them was zeroed before the launch). Arithmetic is float32 and
+shuffled [B, lines up to 256, scales up to 8] (the launch zeroes what pads them). Arithmetic is float32 and
 each step rounds once; a maximum has no order: bit-equal on all targets. Random words: Philox4x32-10, one counter for
 four neighbours.
 

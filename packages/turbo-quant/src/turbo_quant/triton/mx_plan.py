@@ -41,14 +41,14 @@ def _option(direction: MxDirection | None) -> int:
 
 
 def _allocate(call: QuantizeMxCall, direction: MxDirection, lines: int, width: int) -> tuple[torch.Tensor, ...]:
-    """Payload and scales of one copy as bytes; of shuffled scales the padding is zero already."""
+    """Payload and scales of one copy as bytes."""
     B, device = call.x.shape[0], call.x.device
     payload = torch.empty((B, lines, width // MX_FORMATS[call.format].per_byte), dtype=torch.uint8, device=device)
     shape = (B, lines, width // MX_BLOCK_SIZE)
     if not direction.shuffle_scale:
         return payload, torch.empty(shape, dtype=torch.uint8, device=device)
     shape = (B, _up(lines, _SHUFFLED_LINES), _up(shape[2], _SHUFFLED_SCALES))
-    return payload, torch.zeros(shape, dtype=torch.uint8, device=device)
+    return payload, torch.empty(shape, dtype=torch.uint8, device=device)
 
 
 def _launch(
@@ -119,6 +119,11 @@ def _launch(
             **native,
         },
         tile.options(),
+        zeroed=tuple(  # what pads shuffled scales
+            name
+            for name, copy, direction in (("row_scale_ptr", row, call.row), ("col_scale_ptr", column, call.column))
+            if copy is not None and direction is not None and direction.shuffle_scale
+        ),
     )
 
 

@@ -57,12 +57,7 @@ def quantize_mx(call: QuantizeMxCall) -> MxOutputs:
         # On an H200 (triton 3.6) column copies of transposed rows had wrong bytes. The same kernel and tile is right in
         # the interpreter and as simulated AMD machine code, so it is that compiler's doing: see test_mx_of_strided_data
         call = call._replace(x=call.x.contiguous())
-    if any(direction is not None and direction.shuffle_scale for direction in (call.row, call.column)):
-        outputs, launches = mx_plan.plan_quantize(call, device_facts(device))  # with zeros where no scale goes
-        for launch in launches:
-            launch.run(device)
-        return outputs
-    outputs = _run("quantize mx", call, device, mx_plan.plan_quantize)
+    outputs: MxOutputs = _run("quantize mx", call, device, mx_plan.plan_quantize)
     return outputs
 
 

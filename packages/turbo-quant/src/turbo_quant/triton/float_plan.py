@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from turbo_core.device import DeviceFacts
-from turbo_core.launch import Launch, power_of_two
+from turbo_core.launch import ALL, Launch, power_of_two
 from turbo_core.low_precision import ScalingGranularity, fp8_max
 from turbo_quant.calls import FloatOutputs, QuantizeFloatCall
 from turbo_quant.triton.block_kernel import block_kernel
@@ -18,7 +18,7 @@ from turbo_quant.triton.dual_kernel import dual_kernel
 from turbo_quant.triton.region_kernel import region_kernel
 from turbo_quant.triton.tiles import MAX_BLOCK, MAX_COLUMN, Tile, casts_natively, choose, whole_row
 
-__all__ = ["as_bytes", "fp8_constants", "needs_wide", "plan_quantize"]
+__all__ = ["as_bytes", "fp8_constants", "needs_wide", "plan_quantize", "unbuffered_for"]
 
 _FLOOR, _FLOOR_BLOCKWISE = 1e-12, 1e-4
 _AMAX_PROGRAMS = 4  # programs a compute unit that look for the maximum of a tensor
@@ -43,6 +43,14 @@ def fp8_constants(dtype: torch.dtype, facts: DeviceFacts) -> dict[str, Any]:
 def needs_wide(*extents: int) -> bool:
     """Whether offsets within a tile, at most the sum of ``extents``, need 64 bits."""
     return sum(extents) >= 2**31
+
+
+def unbuffered_for(stride_c: int) -> tuple[str, ...]:
+    """`Launch.unbuffered` of a quantisation: all of transposed inputs, none of others.
+
+    Each element of those has a mask of its own, in two SGPRs: with buffer instructions 3 to 14 spilled (triton 3.9).
+    """
+    return () if stride_c == 1 else ALL
 
 
 @dataclass(frozen=True)
@@ -136,7 +144,8 @@ def _region(
         **common,
     }
     options = tile.options()
-    launches = [Launch(region_kernel, (regions * chunks, 1, 1), arguments, constants, options)]
+    unbuffered = unbuffered_for(source.strides[2])
+    launches = [Launch(region_kernel, (regions * chunks, 1, 1), arguments, constants, options, unbuffered)]
     if chunks > 1:
         second = -(-tiles // _TILES_A_PROGRAM) if whole else chunks
         launches.append(
@@ -146,6 +155,7 @@ def _region(
                 {**arguments, "chunks": second},
                 {**constants, "AMAX": False, "APPLY": True},
                 options,
+                unbuffered,
             )
         )
     return launches
@@ -203,6 +213,7 @@ def _blocks(
             **common,
         },
         tile.options(),
+        unbuffered_for(source.strides[2]),
     )
 
 
@@ -263,6 +274,7 @@ def _dual(
             **common,
         },
         tile.options(),
+        unbuffered_for(source.strides[2]),
     )
 
 

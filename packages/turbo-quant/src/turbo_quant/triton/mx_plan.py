@@ -13,7 +13,7 @@ from turbo_core.launch import Launch, power_of_two
 from turbo_core.low_precision import MX_BLOCK_SIZE, MX_PADDING
 from turbo_quant.calls import MxDirection, MxOutputs, QuantizeMxCall
 from turbo_quant.formats import MX_FORMATS, payload_dtype, scale_dtype
-from turbo_quant.triton.float_plan import needs_wide
+from turbo_quant.triton.float_plan import needs_wide, unbuffered_for
 from turbo_quant.triton.mx_kernel import OPTIONS, WANTED, mx_kernel
 from turbo_quant.triton.tiles import casts_natively, choose
 
@@ -119,6 +119,7 @@ def _launch(
             **native,
         },
         tile.options(),
+        unbuffered_for(stride_c),
         zeroed=tuple(  # what pads shuffled scales
             name
             for name, copy, direction in (("row_scale_ptr", row, call.row), ("col_scale_ptr", column, call.column))

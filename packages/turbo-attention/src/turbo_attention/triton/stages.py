@@ -70,7 +70,7 @@ def load_rows(
 
     Through a descriptor, ``offset`` is the matrix's first row in the descriptor's and ``width`` its first column there;
     what lies behind the matrix is then read, and set to zero only with MASK_ROWS. Through pointers, the corner is one
-    64-bit scalar and offsets inside the block are 32-bit (AMD's buffer loads need that) unless WIDE.
+    64-bit scalar and offsets inside the block are 32-bit (half the registers) unless WIDE.
     """
     row = tl.arange(0, ROWS)
     if DESCRIPTOR:
@@ -178,8 +178,7 @@ def position(
 ):  # fmt: skip
     """s + bias_ij - slope * |i + shift - j|; ``bias`` points at this head's [sq, sk].
 
-    The corner of the tile, (first_i, first_j), is one 64-bit scalar; offsets inside it are 32-bit, which AMD's buffer
-    loads need. Pairs past the end get the bias of the last row or column, no mask: their scores count for nothing.
+    The corner of the tile, (first_i, first_j), is one 64-bit scalar; offsets inside it are 32-bit. Pairs past the end get the bias of the last row or column, no mask: their scores count for nothing.
     """
     if HAS_BIAS:
         corner_at = bias + tl.cast(first_i, tl.int64) * stride_bias_m + tl.cast(first_j, tl.int64) * stride_bias_n

@@ -178,8 +178,8 @@ def position(
 ):  # fmt: skip
     """s + bias_ij - slope * |i + shift - j|; ``bias`` points at this head's [sq, sk].
 
-    The corner of the tile, (first_i, first_j), is one 64-bit scalar; offsets inside it are 32-bit. Pairs past the end get
-    the bias of the last row or column, no mask: their scores count for nothing.
+    The corner of the tile, (first_i, first_j), is one 64-bit scalar; offsets inside it are 32-bit. Pairs past the end
+    get the bias of the last row or column, no mask: their scores count for nothing.
     """
     if HAS_BIAS:
         corner_at = bias + tl.cast(first_i, tl.int64) * stride_bias_m + tl.cast(first_j, tl.int64) * stride_bias_n

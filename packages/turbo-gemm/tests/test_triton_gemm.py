@@ -21,11 +21,12 @@ from turbo_gemm.triton.gemm_kernel import tile_position  # noqa: E402
 from turbo_gemm.triton.gemm_tiles import TABLE, Tile, choose_tile, explain_tile, lds_bytes, rows_for  # noqa: E402
 from turbo_testing import cases, references  # noqa: E402
 from turbo_testing.metrics import assert_close  # noqa: E402
+from turbo_testing.support_table import PLACES  # noqa: E402
 
 CASES = cases.load("turbo-gemm")
 GPU = torch.cuda.is_available()
 DTYPES = [getattr(torch, name) for name in CASES.DTYPES]
-H200 = DeviceFacts("sm_90", "nvidia", "NVIDIA H200", 132, 1, 32, 232448, False)
+H200 = PLACES["NVIDIA"]
 FACTS = [arch_facts("gfx942"), arch_facts("gfx950"), H200]
 
 layouts = pytest.mark.parametrize("trans_a, trans_b", CASES.LAYOUTS, ids=["NN", "NT", "TN", "TT"])

@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from turbo_core import UnsupportedError, arch_facts, device_facts, simulated_arch  # noqa: E402
-from turbo_core.device import DeviceFacts  # noqa: E402
 from turbo_core.low_precision import ScalingGranularity  # noqa: E402
 from turbo_gemm.triton.gemm_fp8 import matmul_fp8  # noqa: E402
 from turbo_gemm.triton.gemm_fp8_tiles import FP8_TABLE, choose_fp8_tile  # noqa: E402
@@ -19,6 +18,7 @@ from turbo_gemm.triton.gemm_pack import plan_packing  # noqa: E402
 from turbo_gemm.triton.gemm_tiles import Tile  # noqa: E402
 from turbo_testing import cases  # noqa: E402
 from turbo_testing.metrics import assert_close, assert_snr  # noqa: E402
+from turbo_testing.support_table import PLACES  # noqa: E402
 
 CASES = cases.load("turbo-gemm")
 GPU = torch.cuda.is_available()
@@ -337,7 +337,7 @@ def test_every_shape_has_a_row_that_fits():
 
 
 def test_long_sums_are_promoted_on_hopper():
-    h200 = DeviceFacts("sm_90", "nvidia", "NVIDIA H200", 132, 1, 32, 232448, False)
+    h200 = PLACES["NVIDIA"]
     assert choose_fp8_tile(8192, 8192, 16384, "fp8", 0, h200).promote == 0
     assert choose_fp8_tile(8192, 8192, 16400, "fp8", 0, h200).promote == 128
     assert choose_fp8_tile(8192, 8192, 4096, "fp8 1d2d", 128, h200).halves == 2

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from turbo_core import arch_facts, device_facts, why_no_triton
-from turbo_core.device import DeviceFacts
 from turbo_quant.calls import DequantizeFloatCall, DequantizeMxCall, MxDirection, QuantizeFloatCall, QuantizeMxCall
 from turbo_quant.pytorch.kernels import reference
 from turbo_quant.pytorch.kernels.grouping import pad_groups
 from turbo_testing.cases import load
 from turbo_testing.number_formats import fp8_formats
+from turbo_testing.support_table import PLACES
 
 cases = load("turbo-quant")
 triton = pytest.importorskip("triton", reason="triton is not installed")
@@ -24,7 +24,6 @@ from turbo_quant.triton.dequantize_plan import plan_dequantize_float  # noqa: E4
 from turbo_quant.triton.rounding import decode, divide, encode, encode_pair, encode_stochastic  # noqa: E402
 from turbo_quant.triton.tiles import ANY, MAX_GROUPED, TILES, casts_natively, choose  # noqa: E402
 
-H200 = DeviceFacts("sm_90", "nvidia", "NVIDIA H200", 132, 1, 32, 232448, False)
 PLAIN = MxDirection()
 FORMATS = {
     torch.float8_e4m3fn: "fp8e4nv",
@@ -274,7 +273,7 @@ def test_tables():
 def test_tiles_without_masks_are_full(device, size, R):
     """A dequantisation without masks writes as many elements as there are: more would be other tensors' memory."""
     without = 0
-    for facts in (arch_facts("gfx942"), arch_facts("gfx950"), H200, device_facts(device)):
+    for facts in (arch_facts("gfx942"), arch_facts("gfx950"), PLACES["NVIDIA"], device_facts(device)):
         for C in (R, 256, 512, 768):
             q = torch.empty((3, R, C), dtype=torch.float8_e4m3fn, device="meta")
             for axis, shape in ((2, (R, -(-C // size))), (1, (-(-R // size), C)), (0, (-(-R // size), -(-C // size)))):

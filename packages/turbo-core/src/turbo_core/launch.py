@@ -20,7 +20,17 @@ from turbo_core.requirements import require_torch, require_triton
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ALL", "ALWAYS", "Launch", "Signature", "fill_with_zeros", "on_device", "power_of_two", "without_buffers"]
+__all__ = [
+    "ALL",
+    "ALWAYS",
+    "Launch",
+    "Signature",
+    "fill_with_zeros",
+    "fits_buffers",
+    "on_device",
+    "power_of_two",
+    "without_buffers",
+]
 
 # torch dtype -> Triton's pointer type; torch's types without one here go through a view as uint8
 _POINTERS = {
@@ -39,7 +49,6 @@ _POINTERS = {
 }
 
 ALL = ("*",)  # as `Launch.unbuffered`: every tensor
-BUFFER_BYTES = 2**31  # AMD's buffer instructions reach what is smaller: Triton uses them where it knows
 
 # Kernels that were started on a device, by all that Triton specialises a compilation on: `Launch.run` starts them again
 # by themselves, since Triton's own search takes longer than a small kernel runs.
@@ -150,8 +159,8 @@ class Launch:
                 types[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
                 divisible = value % 16 == 0
             known: list[list[Any]] = [["tt.divisibility", 16]] if divisible else []
-            if isinstance(value, torch.Tensor) and name not in self.unbuffered and self.unbuffered != ALL:
-                known += [["tt.pointer_range", 32]] if value.untyped_storage().nbytes() < BUFFER_BYTES else []
+            if isinstance(value, torch.Tensor) and fits_buffers(value) and not _names(self.unbuffered, name):
+                known.append(["tt.pointer_range", 32])
             if known:
                 attributes[(position,)] = known
         return Signature(types, constants, attributes)
@@ -163,11 +172,18 @@ def without_buffers(arguments: Mapping[str, Any], names: tuple[str, ...], device
         return arguments
     reinterpret, torch = require_triton().reinterpret, require_torch()
     return {
-        name: reinterpret(value, value.dtype)
-        if isinstance(value, torch.Tensor) and (name in names or names == ALL)
-        else value
+        name: reinterpret(value, value.dtype) if isinstance(value, torch.Tensor) and _names(names, name) else value
         for name, value in arguments.items()
     }
+
+
+def _names(names: tuple[str, ...], name: str) -> bool:
+    return names == ALL or name in names
+
+
+def fits_buffers(tensor: torch.Tensor) -> bool:
+    """Whether AMD's buffer instructions reach all of it; past 2 GiB Triton compiles another kernel there."""
+    return bool(tensor.untyped_storage().nbytes() < 2**31)
 
 
 def fill_with_zeros(tensor: torch.Tensor) -> None:
@@ -188,8 +204,7 @@ def _specialise(value: Any) -> Any:
         return value if value == 1 else (value % 16 == 0, -(2**31) <= value < 2**31, value >= 2**63)
     if hasattr(value, "block_shape"):  # a tensor descriptor
         return (value.base.dtype, tuple(value.block_shape), value.padding)
-    # past 2 GiB Triton on AMD compiles other loads
-    return (value.dtype, value.data_ptr() % 16 == 0, value.untyped_storage().nbytes() >= BUFFER_BYTES)
+    return (value.dtype, value.data_ptr() % 16 == 0, fits_buffers(value))
 
 
 def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turbo_core.bounded import BoundedDict
-from turbo_core.launch import Launch, fill_with_zeros, on_device
+from turbo_core.launch import Launch, fill_with_zeros, fits_buffers, on_device
 from turbo_core.requirements import require_torch
 
 if TYPE_CHECKING:
@@ -91,12 +91,12 @@ class PreparedLaunches:
 
 
 def layout_of(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
-    """What a plan may depend on; the storage's size too, for Triton on AMD compiles another kernel past 2 GiB."""
+    """What a plan, and what Triton compiles for it, may depend on."""
     if tensor is None:
         return None
     return (
         tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % ALIGNMENT,
-        tensor.untyped_storage().nbytes() >= 2**31
+        fits_buffers(tensor)
     )  # fmt: skip
 
 

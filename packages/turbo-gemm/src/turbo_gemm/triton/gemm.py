@@ -27,7 +27,7 @@ from turbo_gemm.triton.gemm_tiles import Tile, choose_tile, group_rows, programs
 
 __all__ = ["matmul"]
 
-_plans: BoundedDict[tuple[Any, ...], Plan] = BoundedDict()
+_plans: BoundedDict[tuple[Any, ...], tuple[Plan, tuple[int, int], torch.dtype]] = BoundedDict()
 
 
 def matmul(

@@ -45,9 +45,8 @@ def _allocate(call: QuantizeMxCall, direction: MxDirection, lines: int, width: i
     B, device = call.x.shape[0], call.x.device
     payload = torch.empty((B, lines, width // MX_FORMATS[call.format].per_byte), dtype=torch.uint8, device=device)
     shape = (B, lines, width // MX_BLOCK_SIZE)
-    if not direction.shuffle_scale:
-        return payload, torch.empty(shape, dtype=torch.uint8, device=device)
-    shape = (B, _up(lines, _SHUFFLED_LINES), _up(shape[2], _SHUFFLED_SCALES))
+    if direction.shuffle_scale:
+        shape = (B, _up(lines, _SHUFFLED_LINES), _up(shape[2], _SHUFFLED_SCALES))
     return payload, torch.empty(shape, dtype=torch.uint8, device=device)
 
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from turbo_core import tuning
+from turbo_core.autocast import autocast_is_on, without_autocast
 from turbo_core.backend import BackendType, PrecisionType
+from turbo_core.calls import device_of
 from turbo_core.environment import variable_in_force
 from turbo_core.errors import BackendUnavailableError
 from turbo_core.log import logger
@@ -146,7 +148,15 @@ class AutoKernelDispatcher(ABC):
 
     @classmethod
     def dispatch(cls, call: Any) -> Any:
-        """Choose a backend for ``call`` and compute it."""
+        """Choose a backend for ``call`` and compute it, with autocast off: the call's dtypes are decided."""
+        device = device_of(call) if autocast_is_on() else None
+        if device is None:
+            return cls._dispatch(call)
+        with without_autocast(device):
+            return cls._dispatch(call)
+
+    @classmethod
+    def _dispatch(cls, call: Any) -> Any:
         decision = cls.resolve(call)
         if _traces:
             record = DispatchRecord(cls.op, cls.role(call), decision.backend, decision.reason, cls.describe(call))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from turbo_core.backend import BackendType
+from turbo_core.calls import device_of
 from turbo_core.device import device_facts
 from turbo_core.errors import UnsupportedError
 from turbo_core.log import logger
@@ -82,7 +83,7 @@ def why_not_tune() -> str | None:
 def measure_milliseconds(impl: type[KernelBackend], call: Any) -> float:
     """Median time of ``impl.execute(call)``: device events on a GPU, the host clock on a CPU."""
     torch = require_torch()
-    device = _device_of(call)
+    device = device_of(call)
     on_gpu = device is not None and device.type == "cuda"
     times: list[float] = []
     with torch.no_grad():
@@ -157,7 +158,3 @@ def _agree(op: str, key: str, find: Callable[[], TuneEntry | None]) -> TuneEntry
             "its rank 0; give set_tune_group ranks that make the same calls, or load a saved cache"
         )
     return None if winner is None else TuneEntry(BackendType[winner[0]], winner[1])
-
-
-def _device_of(call: Any) -> Any:
-    return next((argument.device for argument in call if hasattr(argument, "device")), None)

@@ -78,3 +78,16 @@ def test_it_comes_back_on_after_an_error():
         with pytest.raises(RuntimeError, match="broken"):
             dispatcher.dispatch(FakeCall(torch.ones(1)))
         assert product_dtype() is torch.bfloat16
+
+
+def test_torch_compile_traces_it():
+    def cast(x):
+        dtype = autocast_dtype(x.device)
+        return x if dtype is None else x.to(dtype)
+
+    compiled = torch.compile(cast, fullgraph=True, backend="eager")
+    assert compiled(torch.ones(2)).dtype is torch.float32
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype):
+            assert compiled(torch.ones(2)).dtype is dtype
+    assert compiled(torch.ones(2)).dtype is torch.float32

@@ -8,7 +8,6 @@ functions, in its forward and in a backward that runs inside the context, whatev
 from __future__ import annotations
 
 import contextlib
-import functools
 from typing import TYPE_CHECKING, Any
 
 from turbo_core.requirements import require_torch
@@ -21,19 +20,15 @@ __all__ = ["autocast_dtype", "autocast_is_on", "without_autocast"]
 _OFF: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
-@functools.cache
-def _has_autocast(device_type: str) -> bool:
-    return bool(require_torch().amp.is_autocast_available(device_type))
-
-
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
     """The dtype to which autocast casts the operands of a product on this type of device.
 
     None where autocast is off, and on a device that has none, such as meta.
     """
-    torch = require_torch()
+    import torch  # by its name: torch.compile traces this function, and would not follow a search for the module
+
     kind = device.type
-    if not _has_autocast(kind) or not torch.is_autocast_enabled(kind):
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return None
     return torch.get_autocast_dtype(kind)
 

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import turbo_core
 from turbo_testing import devices, plugin
 
 pytest_plugins = ("pytester",)
 
 COMMON = Path(plugin.__file__).parents[1]
+CORE = Path(turbo_core.__file__).parents[1]
 
 
 TORCH = ("torch", "functorch", "triton")
@@ -49,7 +51,7 @@ def run(pytester, monkeypatch, site):
     launcher.chmod(0o755)
 
     def go(source, *arguments, lacking=TORCH, first=None, gpus=False):
-        path = [site(*lacking), COMMON] if first is None else [first, site(*lacking), COMMON]
+        path = [*([] if first is None else [first]), site(*lacking), COMMON, CORE]
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, path)))
         if not gpus:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -153,7 +155,7 @@ def test_header_and_interpreter_without_a_gpu(run):
         def test():
             import triton
             assert os.environ["TRITON_INTERPRET"] == "1"
-            assert triton.runtime.interpreter._turbo_testing_patched
+            assert triton.runtime.interpreter._turbo_core_patched
     """,
         lacking=(),
     )
@@ -291,16 +293,13 @@ def test_a_test_draws_the_same_numbers_alone_and_in_company(run, pytester):
 
 def test_backends_are_reset_after_each_test(run):
     result = run("""
-        import sys, types
+        from turbo_core import GlobalBackendManager, PrecisionType
 
-        calls = []
-
-        def test_not_loaded(): assert "turbo_core" not in sys.modules
-        def test_loads():
-            sys.modules["turbo_core"] = types.ModuleType("turbo_core")
-            inner = sys.modules["turbo_core.manager"] = types.ModuleType("turbo_core.manager")
-            inner.GlobalBackendManager = types.SimpleNamespace(reset=lambda: calls.append(1))
-        def test_one(): assert calls == [1]
-        def test_two(): assert calls == [1, 1]
+        def test_sets():
+            GlobalBackendManager.set_gemm_backend("triton")
+            GlobalBackendManager.set_auto_tune(True)
+        def test_finds_nothing():
+            assert GlobalBackendManager.get_gemm_backend(PrecisionType.FP8) is None
+            assert not GlobalBackendManager.auto_tune_enabled()
     """)
-    result.assert_outcomes(passed=4)
+    result.assert_outcomes(passed=2)

@@ -3,8 +3,7 @@
 
 plugin        pytest options, markers, fixtures, one GPU per xdist worker, the skip table
 devices       counting, pinning and describing devices without touching them
-number_formats bf16 and fp8 codecs in numpy
-interpreter   makes Triton's CPU interpreter right for bf16 and fp8
+interpreter   Triton's CPU interpreter for test sessions, mended
 metrics       tolerances, SNR, comparisons that name the first and the worst bad coordinate
 references    float64 formulas that the operators must equal
 poison        makes unwritten memory show

@@ -21,7 +21,7 @@ Devices
     torch initialises; a list that the caller set is respected. Distributed tests over GPUs need all of them: run
     `--dist-only` without -n (under -n with --dist-only workers are not pinned).
     Without a GPU, TRITON_INTERPRET=1 is set before triton is imported, unless the caller set the variable, and the
-    interpreter's arithmetic is mended (interpreter.py).
+    interpreter's arithmetic is mended (turbo_core.interpreter).
 
 Report
     The first header line says device, arch, versions and whether the interpreter is on. The summary ends with a table
@@ -39,6 +39,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from turbo_core import GlobalBackendManager
 from turbo_testing import devices, interpreter
 from turbo_testing.poison import poisoned_allocations  # noqa: F401  (a fixture)
 
@@ -195,11 +196,6 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(autouse=True)
 def reset_backends() -> Iterator[None]:
-    """Puts turbo_core's global backend choices back after each test, if the test (or one before) loaded them at all."""
+    """Puts turbo_core's global backend choices back after each test."""
     yield
-    loaded = [name for name in sys.modules if name == "turbo_core" or name.startswith("turbo_core.")]
-    for name in loaded:
-        manager = vars(sys.modules[name]).get("GlobalBackendManager")
-        if manager is not None:
-            manager.reset()
-            return
+    GlobalBackendManager.reset()

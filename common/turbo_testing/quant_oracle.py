@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from turbo_testing.number_formats import fp8_formats
+from turbo_core.number_formats import fp8_formats
 
 Array = Any
 

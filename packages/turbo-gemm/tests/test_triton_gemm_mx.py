@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from turbo_core import UnsupportedError, simulated_arch  # noqa: E402
+from turbo_core.number_formats import fp8_formats  # noqa: E402
 from turbo_gemm.triton.gemm_mx import matmul_mx  # noqa: E402
 from turbo_testing import cases  # noqa: E402
 from turbo_testing.metrics import assert_close, assert_snr  # noqa: E402
-from turbo_testing.number_formats import fp8_formats  # noqa: E402
 
 CASES = cases.load("turbo-gemm")
 GPU = torch.cuda.is_available()

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from turbo_core import arch_facts, device_facts, why_no_triton
+from turbo_core.number_formats import fp8_formats
 from turbo_quant.calls import DequantizeFloatCall, DequantizeMxCall, MxDirection, QuantizeFloatCall, QuantizeMxCall
 from turbo_quant.pytorch.kernels import reference
 from turbo_quant.pytorch.kernels.grouping import pad_groups
 from turbo_testing.cases import load
-from turbo_testing.number_formats import fp8_formats
 from turbo_testing.support_table import PLACES
 
 cases = load("turbo-quant")

@@ -6,10 +6,11 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import os
 import re
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+from turbo_core import interpreter
 
 if TYPE_CHECKING:
     import torch
@@ -65,22 +66,29 @@ def require_triton() -> ModuleType:
     return _require("triton")
 
 
-def _interpreting() -> bool:
-    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes")
-
-
 def why_no_triton(device: torch.device) -> str | None:
     """Why Triton kernels cannot run on tensors of ``device``; None when they can.
 
     A CPU tensor needs Triton's interpreter (``TRITON_INTERPRET=1`` set before triton is imported) or a simulated
-    architecture (`turbo_core.simulated_arch`).
+    architecture (`turbo_core.simulated_arch`). Where the interpreter runs the kernels, on a GPU too, its arithmetic is
+    mended the first time that this is asked (`turbo_core.interpreter`).
     """
     if device.type == "cuda":
-        return _why_no("triton")
+        return _why_no("triton") or _why_not_interpreted()
     if device.type == "cpu":
         from turbo_core.device import simulated_arch_name
 
-        if _interpreting() or simulated_arch_name() is not None:
-            return _why_no("triton")
-        return "the tensors are on cpu, where Triton kernels run only with TRITON_INTERPRET=1"
+        wanted = interpreter.requested()
+        if not wanted and simulated_arch_name() is None:
+            return f"the tensors are on cpu, where Triton kernels run only with {interpreter.VARIABLE}=1"
+        reason = _why_no("triton") or _why_not_interpreted()
+        if reason is None and wanted and not interpreter.is_in_use():
+            return f"{interpreter.VARIABLE} was set after triton was imported: set it before the process starts"
+        return reason
     return f"Triton kernels do not run on {device.type} tensors"
+
+
+@functools.cache
+def _why_not_interpreted() -> str | None:
+    """What speaks against the interpreter where kernels run in it; None where they are compiled."""
+    return interpreter.why_not() if interpreter.is_in_use() else None

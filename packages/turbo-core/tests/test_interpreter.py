@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from turbo_testing import cases, interpreter
+from turbo_core import interpreter, requirements, why_no_triton
+from turbo_testing import cases
+from turbo_testing import interpreter as session
 from turbo_testing.metrics import assert_close
 
 np = pytest.importorskip("numpy", reason="numpy is not installed")
-number_formats = pytest.importorskip("turbo_testing.number_formats")
+number_formats = pytest.importorskip("turbo_core.number_formats")
 
 PROBE = Path(__file__).with_name("interpreter_probe.py")
 FORMATS = {
@@ -31,9 +33,9 @@ each_format = pytest.mark.parametrize("name", FORMATS)
 
 @pytest.fixture(scope="module")
 def probe():
-    if not interpreter.install_if_requested():
+    if not session.install_if_requested():
         pytest.skip("Triton's interpreter is off (there is a GPU, or triton is not installed)")
-    return cases.load_file(PROBE, "turbo_testing_interpreter_probe")
+    return cases.load_file(PROBE, "turbo_core_interpreter_probe")
 
 
 @pytest.fixture
@@ -232,14 +234,33 @@ def test_every_patch_is_still_needed(probe):
     assert not mended, f"this triton is right without the patch in: {mended}"
 
 
+def test_a_users_process_is_mended_when_a_backend_is_asked_and_not_before(probe):
+    program = Path(__file__).with_name("interpreter_user.py")
+    environ = {**os.environ, "TRITON_INTERPRET": "1"}
+    run = subprocess.run([sys.executable, str(program)], env=environ, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout) == {"after import": [*probe.PROBES], "answer": None, "after the question": []}
+
+
 def _change_and_install(change):
-    """Runs `change` on the unpatched interpreter module `m` in a fresh process, then install(); its output."""
-    code = f"from triton.runtime import interpreter as m\n{change}\nfrom turbo_testing import interpreter\n"
-    code += (
-        "try:\n    interpreter.install()\nexcept interpreter.InterpreterPatchError as e:\n    print('refused:', e)\n"
-    )
-    common = str(Path(interpreter.__file__).parents[1])
-    environ = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": common}
+    """Runs `change` on the unpatched interpreter module `m` in a fresh process, then install(); its output.
+
+    A refusal must leave the module as it was.
+    """
+    code = f"""
+from triton.runtime import interpreter as m
+{change}
+from turbo_core import interpreter
+before = {{**vars(m), **vars(m.InterpreterBuilder)}}
+try:
+    interpreter.install()
+except interpreter.InterpreterPatchError as error:
+    print("refused:", error)
+    after = {{**vars(m), **vars(m.InterpreterBuilder)}}
+    print("as it was:", all(after[name] is value for name, value in before.items()) and len(after) == len(before))
+    print(interpreter.why_not())
+"""
+    environ = {**os.environ, "TRITON_INTERPRET": "1"}
     run = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     return run.stdout
@@ -252,25 +273,78 @@ def _change_and_install(change):
         ("m.InterpreterBuilder.create_dot = lambda self, a, b: None", "create_dot takes"),
         ("del m.TensorHandle", "has no TensorHandle"),
         ("m.InterpreterBuilder.create_fadd = lambda self, lhs, rhs: lhs", "the patch did not take"),
+        ("m.np.matmul = None", "the patch does not run: TypeError"),
+        ("del m.tl.float8e4b8", "the patch does not run: AttributeError"),
     ],
 )
-def test_a_changed_interpreter_is_refused_aloud(probe, change, message):
-    out = _change_and_install(change)
-    assert "refused: " in out and message in out
+def test_a_changed_interpreter_is_refused_aloud_and_left_alone(probe, change, message):
+    refused, as_it_was, reason = _change_and_install(change).splitlines()
+    assert refused.startswith("refused: ") and message in refused
+    assert as_it_was == "as it was: True"
+    assert reason.startswith("Triton's interpreter (TRITON_INTERPRET) computes bf16") and message in reason
 
 
 def test_an_unchanged_interpreter_is_patched_silently(probe):
     assert _change_and_install("pass") == ""
 
 
-def test_request_respects_the_caller(monkeypatch):
+@pytest.fixture
+def afresh():
+    """The answers about this process are found anew, during the test and after it."""
+
+    def forget():
+        interpreter.why_not.cache_clear()
+        requirements._why_not_interpreted.cache_clear()
+
+    forget()
+    yield
+    forget()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_triton_refuses_where_the_interpreter_cannot_be_mended(probe, afresh, monkeypatch, device):
+    """On a GPU too: there the interpreter runs kernels where the variable was forgotten in the environment."""
+
+    def refuse():
+        raise interpreter.InterpreterPatchError("it is another one")
+
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert why_no_triton(torch.device(device)) is None
+    interpreter.why_not.cache_clear()
+    requirements._why_not_interpreted.cache_clear()
+    monkeypatch.setattr(interpreter, "install", refuse)
+    assert why_no_triton(torch.device(device)).endswith("cannot mend this one: it is another one")
+
+
+def test_compiled_kernels_need_no_mending(probe, afresh, monkeypatch):
+    monkeypatch.setattr(interpreter, "is_in_use", lambda: False)
+    monkeypatch.setattr(interpreter, "install", lambda: pytest.fail("nothing is interpreted"))
+    assert why_no_triton(torch.device("cuda")) is None
+
+
+def test_a_variable_set_after_triton_was_imported_is_refused(probe, afresh, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(interpreter, "is_in_use", lambda: False)
+    assert "was set after triton was imported" in why_no_triton(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("value", ["1", "true", "ON", "Yes", "y", "0", "false", "", None])
+def test_the_variable_means_what_it_means_to_triton(probe, monkeypatch, value):
+    if value is None:
+        monkeypatch.delenv("TRITON_INTERPRET")
+    else:
+        monkeypatch.setenv("TRITON_INTERPRET", value)
+    assert interpreter.requested() is probe.triton.knobs.runtime.interpret
+
+
+def test_a_session_respects_the_caller(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "0")
-    interpreter.request()
-    assert os.environ["TRITON_INTERPRET"] == "0" and not interpreter.requested()
+    session.request()
+    assert os.environ["TRITON_INTERPRET"] == "0" and not session.requested()
 
 
-def test_request_after_triton_is_an_error(monkeypatch):
+def test_a_session_that_asks_after_triton_was_imported_is_an_error(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setitem(sys.modules, "triton", object())
     with pytest.raises(RuntimeError, match="imported before"):
-        interpreter.request()
+        session.request()

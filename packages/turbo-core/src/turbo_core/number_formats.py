@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+__all__ = ["Fp8Format", "decode_bf16", "encode_bf16", "fp8_formats"]
+
 
 class Fp8Format:
     """One 8-bit format: its 256 values and an encoder that rounds to nearest even, or toward zero.

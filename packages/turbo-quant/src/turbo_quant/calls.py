@@ -59,6 +59,7 @@ class QuantizeFloatCall(NamedTuple):
             is [1, R + G*block_size, C] (rows past the last group are zeros, as are the scales there), its scales
             [1, ceil((R + G*block_size)/block_size), C].
         group_offs_padded: int64 [G+1], given with group_offs: computed by the op on the device.
+        amax: float32, 0-dim, on x's device: the amax of a whole of which x is a piece, at least x's own. TENSORWISE.
     """
 
     x: torch.Tensor
@@ -70,6 +71,7 @@ class QuantizeFloatCall(NamedTuple):
     tile: bool = False
     group_offs: torch.Tensor | None = None
     group_offs_padded: torch.Tensor | None = None
+    amax: torch.Tensor | None = None
 
 
 class FloatOutputs(NamedTuple):

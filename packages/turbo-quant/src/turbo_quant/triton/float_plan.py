@@ -99,10 +99,12 @@ def _region(
     scalars: dict[str, float],
     *,
     whole: bool = False,
+    amax: torch.Tensor | None = None,
 ) -> list[Launch]:
     """Regions of ``extent`` that are walked: one launch if ``programs`` for each suffice as 1, else two.
 
     whole: the region is the tensor, all batches.
+    amax: of the region, where it is known: then only the launch that quantises.
     """
     B, R, C = source.shape
     block_r, block_c = tile.rows, tile.columns
@@ -113,7 +115,7 @@ def _region(
     chunks = max(1, min(tiles, -(-programs // regions)))
     lanes = {"one": 1, "row": block_r, "column": block_c}[kind]
     partial = None
-    if chunks > 1:
+    if chunks > 1 and amax is None:
         partial = torch.empty((regions, chunks, lanes), dtype=torch.int32, device=source.x.device)
     arguments = {
         "x_ptr": source.x,
@@ -131,6 +133,7 @@ def _region(
         "amax_chunks": chunks,
         **scalars,
     }
+    second = -(-tiles // _TILES_A_PROGRAM) if whole else chunks
     constants = {
         "KIND": kind,
         "AMAX": True,
@@ -145,9 +148,12 @@ def _region(
     }
     options = tile.options()
     unbuffered = unbuffered_for(source.strides[2])
+    if amax is not None:
+        arguments |= {"partial_ptr": amax.view(torch.int32), "chunks": second, "amax_chunks": 1}
+        constants |= {"AMAX": False, "APPLY": True, "CHUNKS": 1}
+        return [Launch(region_kernel, (regions * second, 1, 1), arguments, constants, options, unbuffered)]
     launches = [Launch(region_kernel, (regions * chunks, 1, 1), arguments, constants, options, unbuffered)]
     if chunks > 1:
-        second = -(-tiles // _TILES_A_PROGRAM) if whole else chunks
         launches.append(
             Launch(
                 region_kernel,
@@ -300,7 +306,9 @@ def plan_quantize(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOut
             source, kind = _Source(x, (1, 1, x.numel()), (0, 0, 1)), "flat"
         tile, extent = choose(kind, facts, multiple=math.gcd(R, C)), (source.shape[1], source.shape[2])
         programs = facts.compute_units * _AMAX_PROGRAMS
-        launches = _region(source, out, scale, "one", extent, tile, programs, common, scalars, whole=True)
+        launches = _region(
+            source, out, scale, "one", extent, tile, programs, common, scalars, whole=True, amax=call.amax
+        )
         return FloatOutputs(out, scale, None, None), launches
 
     length_r, length_c = (size, size) if blockwise else (R, C)

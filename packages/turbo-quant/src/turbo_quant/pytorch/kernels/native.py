@@ -45,6 +45,8 @@ def why_not(call: Call) -> str | None:
     if (reason := _library.why_not(data.device)) is not None:
         return reason
     if isinstance(call, QuantizeFloatCall):
+        if call.amax is not None:
+            return "amax is given; the HIP kernels look for it themselves"
         blockwise = call.granularity is ScalingGranularity.BLOCKWISE
         if blockwise and call.block_size != BLOCK_SIZE:
             return f"block_size={call.block_size}; the HIP kernels have blocks of {BLOCK_SIZE}"

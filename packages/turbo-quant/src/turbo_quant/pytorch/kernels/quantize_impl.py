@@ -121,10 +121,12 @@ class QuantizeDispatcher(AutoKernelDispatcher):
 
     @classmethod
     def default_backend(cls, call: Call) -> BackendType:
-        """HIP on the Instinct GPUs, Triton on other GPUs, plain torch on a CPU."""
+        """HIP on the Instinct GPUs, Triton on other GPUs and for a given amax, plain torch on a CPU."""
         facts = device_facts(_data(call).device)
         if facts.vendor == "cpu":
             return BackendType.TORCH
+        if isinstance(call, QuantizeFloatCall) and call.amax is not None:
+            return BackendType.TRITON
         return BackendType.TURBO if facts.arch in HIP_ARCHS else BackendType.TRITON
 
     @classmethod
@@ -168,6 +170,8 @@ def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
     if call.x.numel():
         result: FloatOutputs = QuantizeDispatcher.dispatch(call)
         return result
+    if call.amax is not None:
+        return reference.quantize_float(call)
     scale = torch.tensor(fp8_max(call.out_dtype)) / torch.tensor(1e-12)
     zero = 0.0 if call.granularity is ScalingGranularity.BLOCKWISE else scale.reciprocal().item()
     return FloatOutputs(*(_fill(spec, call.x.device, zero) for spec in float_specs(call)))

@@ -39,10 +39,10 @@ def spread(values: torch.Tensor, block: tuple[int, int], like: torch.Tensor) -> 
 
 
 def _quantize(
-    x: torch.Tensor, dtype: torch.dtype, block: tuple[int, int], floor: float
+    x: torch.Tensor, dtype: torch.dtype, block: tuple[int, int], floor: float, amax: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     largest = fp8_max(dtype)
-    amax = block_amax(x, block)
+    amax = block_amax(x, block) if amax is None else amax
     finite = amax.isfinite()
     # not `largest / amax`: torch makes that a reciprocal and a product, rounded twice
     scale = torch.full_like(amax, largest) / amax.clamp(min=floor)
@@ -56,7 +56,8 @@ def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
     x, dtype, size = call.x.float(), call.out_dtype, call.block_size
     rows, columns = x.shape[1:]
     if call.granularity is ScalingGranularity.TENSORWISE:
-        q, scale_inv = _quantize(x.reshape(1, 1, -1), dtype, (1, x.numel()), _FLOOR)
+        amax = None if call.amax is None else call.amax.view(1, 1, 1)
+        q, scale_inv = _quantize(x.reshape(1, 1, -1), dtype, (1, x.numel()), _FLOOR, amax)
         return FloatOutputs(q.view(x.shape), scale_inv.view(()), None, None)
     if call.granularity is ScalingGranularity.ROWWISE:
         row = _quantize(x, dtype, (1, columns), _FLOOR) if call.row else (None, None)

@@ -33,7 +33,7 @@ _Four = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 _library = torch.library.Library("turbo_quant", "FRAGMENT")
 for _schema in (
     "quantize_float(Tensor x, ScalarType out_dtype, str granularity, int block_size, bool row, bool column, bool tile, "
-    "Tensor? group_offs, Tensor? group_offs_padded) -> (Tensor, Tensor, Tensor, Tensor)",
+    "Tensor? group_offs, Tensor? group_offs_padded, Tensor? amax=None) -> (Tensor, Tensor, Tensor, Tensor)",
     "quantize_mx(Tensor x, str format, bool[]? row, bool[]? column, int sign_mask, Tensor? rng, Tensor? group_offs, "
     "Tensor? group_offs_padded) -> (Tensor, Tensor, Tensor, Tensor)",
     "dequantize_float(Tensor q, Tensor scale_inv, str granularity, int block_size, int axis, ScalarType out_dtype) "
@@ -60,9 +60,10 @@ def _float_call(
     tile: bool,
     group_offs: _Optional,
     group_offs_padded: _Optional,
+    amax: _Optional = None,
 ) -> QuantizeFloatCall:
     kind = ScalingGranularity(granularity)
-    return QuantizeFloatCall(x, out_dtype, kind, block_size, row, column, tile, group_offs, group_offs_padded)
+    return QuantizeFloatCall(x, out_dtype, kind, block_size, row, column, tile, group_offs, group_offs_padded, amax)
 
 
 def _mx_call(

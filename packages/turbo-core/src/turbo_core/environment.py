@@ -22,14 +22,17 @@ from turbo_core.log import logger
 
 __all__ = [
     "AUTO_TUNE_VARIABLE",
+    "CHECK_INDICES_VARIABLE",
     "FAMILIES",
     "Family",
     "auto_tune_from_environment",
+    "check_indices_from_environment",
     "choice_from_environment",
     "variable_in_force",
 ]
 
 AUTO_TUNE_VARIABLE = "PRIMUS_TURBO_AUTO_TUNE"
+CHECK_INDICES_VARIABLE = "PRIMUS_TURBO_CHECK_INDICES"
 
 
 @dataclass(frozen=True)
@@ -157,11 +160,21 @@ def variable_in_force(family: str) -> str:
     return first
 
 
-def auto_tune_from_environment() -> bool:
-    """Whether PRIMUS_TURBO_AUTO_TUNE is 1; 0, empty and unset mean no, anything else is an error."""
-    raw = _variable(AUTO_TUNE_VARIABLE)
+def _flag(variable: str) -> bool:
+    """Whether ``variable`` is 1; 0, empty and unset mean no, anything else is an error."""
+    raw = _variable(variable)
     if raw is None or raw in ("", "0"):
         return False
     if raw == "1":
         return True
-    raise UnsupportedError(f"{AUTO_TUNE_VARIABLE}={raw!r}: accepted are 0 and 1")
+    raise UnsupportedError(f"{variable}={raw!r}: accepted are 0 and 1")
+
+
+def auto_tune_from_environment() -> bool:
+    """Whether PRIMUS_TURBO_AUTO_TUNE is 1; 0, empty and unset mean no, anything else is an error."""
+    return _flag(AUTO_TUNE_VARIABLE)
+
+
+def check_indices_from_environment() -> bool:
+    """Whether PRIMUS_TURBO_CHECK_INDICES is 1: ops that take indices read their values and refuse wrong ones."""
+    return _flag(CHECK_INDICES_VARIABLE)

@@ -3,124 +3,29 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from turbo_attention.calls import BackwardCall, ForwardCall
 from turbo_attention.pytorch.kernels.attention_impl import AttentionDispatcher
-from turbo_attention.pytorch.kernels.reference import attention_probabilities
-from turbo_attention.pytorch.ops.checks import check_bias, check_dense, check_options, check_ragged, window_bounds
-from turbo_attention.pytorch.ops.library import attention
-from turbo_core import OpInfo, UnsupportedError
-from turbo_quant import rng_state
+from turbo_attention.pytorch.ops.arguments import call_arguments, dense_call, ragged_call
+from turbo_attention.pytorch.ops.library import attention, attention_probabilities
+from turbo_core import OpInfo
 
-__all__ = [
-    "FLASH_ATTN",
-    "FLASH_ATTN_VARLEN",
-    "call_arguments",
-    "dense_call",
-    "flash_attn_func",
-    "flash_attn_varlen_func",
-]
+__all__ = ["FLASH_ATTN", "FLASH_ATTN_VARLEN", "flash_attn_func", "flash_attn_varlen_func"]
 
 _Optional = torch.Tensor | None
 _Result = torch.Tensor | tuple[torch.Tensor, ...]
 
 
-def dense_call(
-    op: str,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    bias: _Optional,
-    **options: Any,
-) -> ForwardCall:
-    """The arguments of a dense attention, checked, as the backends take them; ``options`` as for `_call`."""
-    check_dense(op, q, k, v)
-    if bias is not None:
-        check_bias(op, bias, q, k)
-        bias = bias.expand(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
-    return _call(op, q, k, v, bias, None, None, q.shape[1], k.shape[1], q.shape[0], **options)
-
-
-def _ragged_call(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    *,
-    bias: _Optional,
-    **options: Any,
-) -> ForwardCall:
-    """Likewise for sequences that lie one after another."""
-    op = "flash_attn_varlen_func"
-    check_ragged(op, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    if bias is not None:
-        raise UnsupportedError(f"{op}: bias is a {type(bias).__name__}; None is accepted")
-    q, k, v = (tensor.unsqueeze(0) for tensor in (q, k, v))
-    sequences = cu_seqlens_q.shape[0] - 1
-    return _call(
-        op, q, k, v, None, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, sequences, **options
-    )  # fmt: skip
-
-
-def _call(
-    op: str,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: _Optional,
-    cu_seqlens_q: _Optional,
-    cu_seqlens_k: _Optional,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    sequences: int,
-    *,
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size: tuple[int, int],
-    alibi_slopes: _Optional,
-    sink: _Optional,
-    softcap: float,
-) -> ForwardCall:
-    check_options(op, q, dropout_p, softmax_scale, window_size, alibi_slopes, sink, softcap, sequences)
-    if alibi_slopes is not None:
-        alibi_slopes = alibi_slopes.detach().float().expand(sequences, q.shape[2])
-    return ForwardCall(
-        q,
-        k,
-        v,
-        q.shape[3] ** -0.5 if softmax_scale is None else float(softmax_scale),
-        *window_bounds(window_size, causal),
-        float(softcap),
-        float(dropout_p),
-        bias,
-        alibi_slopes,
-        None if sink is None else sink.float().contiguous(),
-        rng_state(q.device) if dropout_p > 0 else None,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-    )
-
-
 def _result(call: ForwardCall, ragged: bool, deterministic: bool, return_lse: bool, return_attn_probs: bool) -> _Result:
-    out, lse = attention(call, deterministic or torch.are_deterministic_algorithms_enabled())
+    out, lse = attention(call, deterministic)
     results = [out[0] if ragged else out]
     if return_lse:
         results.append(lse[0] if ragged else lse)
     if return_attn_probs:
-        with torch.no_grad():
-            results.append(attention_probabilities(call, lse))
+        results.append(attention_probabilities(call))
     return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -230,7 +135,7 @@ def flash_attn_varlen_func(
     Raises:
         as `flash_attn_func`.
     """
-    call = _ragged_call(
+    call = ragged_call(
         q,
         k,
         v,
@@ -257,15 +162,7 @@ def _with_backward(call: ForwardCall) -> dict[str, Any]:
     q = call.q
     lse = q.new_empty((1, 1, 1), dtype=torch.float32).expand(q.shape[0], q.shape[2], q.shape[1])
     out = q.new_empty((1, 1, 1, 1)).expand(*q.shape[:3], call.v.shape[3])  # only metadata are read
-    return {"forward": call, "backward": BackwardCall(call, out, lse, out, None, False, call.bias is not None)}
-
-
-def call_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Arguments of a public function by name, defaults filled in, without those that say what to return."""
-    bound = inspect.signature(function).bind(*args, **kwargs)
-    bound.apply_defaults()
-    results = ("deterministic", "return_lse", "return_attn_probs")
-    return {name: value for name, value in bound.arguments.items() if name not in results}
+    return {"forward": call, "backward": BackwardCall(call, out, lse, lse, out, None, False, call.bias is not None)}
 
 
 def _dense_calls(*args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -273,7 +170,7 @@ def _dense_calls(*args: Any, **kwargs: Any) -> dict[str, Any]:
 
 
 def _ragged_calls(*args: Any, **kwargs: Any) -> dict[str, Any]:
-    return _with_backward(_ragged_call(**call_arguments(flash_attn_varlen_func, *args, **kwargs)))
+    return _with_backward(ragged_call(**call_arguments(flash_attn_varlen_func, *args, **kwargs)))
 
 
 def _dense_example(device: torch.device) -> dict[str, Any]:

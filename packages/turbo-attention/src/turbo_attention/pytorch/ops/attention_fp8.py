@@ -16,53 +16,62 @@ from turbo_attention.layout import empty_like_rows
 from turbo_attention.pytorch.kernels.attention_impl import run_backward, run_forward
 from turbo_attention.pytorch.kernels.fp8_impl import Fp8AttentionDispatcher, quantize, run_fp8_forward
 from turbo_attention.pytorch.kernels.fp8_reference import dequantize_rows
-from turbo_attention.pytorch.kernels.reference import attention_probabilities
-from turbo_attention.pytorch.ops.attention import call_arguments, dense_call
+from turbo_attention.pytorch.ops.arguments import call_arguments, dense_call
+from turbo_attention.pytorch.ops.library import attention_probabilities, declare, in_order, settle
 from turbo_core import OpInfo, UnsupportedError
+from turbo_core.autocast import without_autocast
+from turbo_core.library import refuse_gradient, register_gradient
 from turbo_core.low_precision import Float8QuantConfig, Format, ScalingGranularity, fp8_dtype
 
 __all__ = ["FLASH_ATTN_FP8", "flash_attn_fp8_func"]
 
 _Optional = torch.Tensor | None
 
-_OPTIONS = (
-    "float softmax_scale, int left, int right, float softcap, float dropout_p, Tensor? bias, Tensor? alibi_slopes, "
-    "Tensor? sink, Tensor? rng"
+_OPERANDS = ("q", "k", "v")
+# what a dense call has beside them, and what its shapes say
+_OPTIONS = tuple(
+    field
+    for field in ForwardCall._fields
+    if field not in (*_OPERANDS, "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
 )
+_ARGUMENTS = (*_OPERANDS, *_OPTIONS, "deterministic")
 _library = torch.library.Library("turbo_attention", "FRAGMENT")
 _library.define(
-    f"attention_fp8(Tensor q, Tensor k, Tensor v, {_OPTIONS}, bool deterministic) -> (Tensor out, Tensor lse, "
-    "Tensor q8, Tensor k8, Tensor v8, Tensor scale_q, Tensor scale_k, Tensor scale_v)",
+    f"attention_fp8({declare(_OPERANDS + _OPTIONS)}, bool deterministic) -> (Tensor out, Tensor lse, "
+    "Tensor lse_low, Tensor q8, Tensor k8, Tensor v8, Tensor scale_q, Tensor scale_k, Tensor scale_v)",
     tags=torch.Tag.pt2_compliant_tag,
 )
 _library.define(
     "attention_fp8_backward(Tensor q8, Tensor k8, Tensor v8, Tensor scale_q, Tensor scale_k, Tensor scale_v, "
-    f"Tensor out, Tensor lse, Tensor dout, Tensor? dlse, bool deterministic, bool want_dbias, {_OPTIONS}) "
-    "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsink)",
+    "Tensor out, Tensor lse, Tensor lse_low, Tensor dout, Tensor? dlse, bool deterministic, bool want_dbias, "
+    f"{declare(_OPTIONS)}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsink)",
     tags=torch.Tag.pt2_compliant_tag,
 )
 
 
 def _payload_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: tuple[Any, ...]) -> ForwardCall:
-    return ForwardCall(q, k, v, *options, None, None, q.shape[1], k.shape[1])
+    given = dict(zip(_OPTIONS, options, strict=True))
+    lengths = {"cu_seqlens_q": None, "cu_seqlens_k": None, "max_seqlen_q": q.shape[1], "max_seqlen_k": k.shape[1]}
+    return settle(ForwardCall(q=q, k=k, v=v, **given, **lengths))
 
 
 def _attention_fp8(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:
     options = arguments[:-1]
-    payloads, scales = zip(*(quantize(tensor) for tensor in (q, k, v)), strict=True)
-    if q.numel() and k.numel() and v.numel():
-        result = run_fp8_forward(_payload_call(*payloads, options), Fp8Scales(*scales, q.dtype))
-    else:
-        result = run_forward(_payload_call(q, k, v, options))
+    with without_autocast(q.device):
+        payloads, scales = zip(*(quantize(tensor) for tensor in (q, k, v)), strict=True)
+        if q.numel() and k.numel() and v.numel():
+            result = run_fp8_forward(_payload_call(*payloads, options), Fp8Scales(*scales, q.dtype))
+        else:
+            result = run_forward(_payload_call(q, k, v, options))
     return *result, *payloads, *scales
 
 
 def _attention_fp8_fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[torch.Tensor, ...]:
     rows = [tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in (q, k, v)]
-    dtype = fp8_dtype(Format.E4M3, q.device)
+    dtype = fp8_dtype(Format.E4M3, None if q.device.type == "meta" else q.device)  # meta stands for this machine
     return (
         empty_like_rows(rows[0], v.shape[3]),
-        q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32),
+        *(q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32) for _ in range(2)),
         *(empty_like_rows(tensor, tensor.shape[3], dtype) for tensor in rows),
         *(
             tensor.new_empty((tensor.shape[0], tensor.shape[2], -(-tensor.shape[1] // FP8_ROWS)), dtype=torch.float32)
@@ -80,16 +89,20 @@ def _attention_fp8_backward(
     scale_v: torch.Tensor,
     out: torch.Tensor,
     lse: torch.Tensor,
+    lse_low: torch.Tensor,
     dout: torch.Tensor,
     dlse: _Optional,
     deterministic: bool,
     want_dbias: bool,
     *options: Any,
 ) -> tuple[torch.Tensor, ...]:
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     payloads = ((q8, scale_q), (k8, scale_k), (v8, scale_v))
-    q, k, v = (dequantize_rows(payload, scale_inv, out.dtype) for payload, scale_inv in payloads)
-    call = BackwardCall(_payload_call(q, k, v, options), out, lse, dout, dlse, deterministic, want_dbias)
-    return tuple(lse.new_empty(0) if gradient is None else gradient for gradient in run_backward(call))
+    with without_autocast(out.device):
+        q, k, v = (dequantize_rows(payload, scale_inv, out.dtype) for payload, scale_inv in payloads)
+        forward = _payload_call(q, k, v, options)
+        call = BackwardCall(forward, out, lse, lse_low, dout, dlse, deterministic, want_dbias)
+        return tuple(lse.new_empty(0) if gradient is None else gradient for gradient in run_backward(call))
 
 
 def _attention_fp8_backward_fake(
@@ -101,13 +114,14 @@ def _attention_fp8_backward_fake(
     scale_v: torch.Tensor,
     out: torch.Tensor,
     lse: torch.Tensor,
+    lse_low: torch.Tensor,
     dout: torch.Tensor,
     dlse: _Optional,
     deterministic: bool,
     want_dbias: bool,
     *options: Any,
 ) -> tuple[torch.Tensor, ...]:
-    bias, sink = options[5], options[7]
+    bias, sink = (options[_OPTIONS.index(name)] for name in ("bias", "sink"))
     return (
         *(empty_like_rows(tensor, tensor.shape[3], out.dtype) for tensor in (q8, k8, v8)),
         bias.new_empty(bias.shape) if want_dbias and bias is not None else lse.new_empty(0),
@@ -116,40 +130,45 @@ def _attention_fp8_backward_fake(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    bias, alibi_slopes, sink, rng, ctx.deterministic = inputs[8:]
-    ctx.numbers = inputs[3:8]
+    options, ctx.deterministic = inputs[len(_OPERANDS) : -1], inputs[-1]
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*output[2:])
-    ctx.save_for_backward(*output, bias, alibi_slopes, sink, rng)
+    ctx.others = [None if isinstance(option, torch.Tensor) else option for option in options]
+    ctx.save_for_backward(*output, *(option if isinstance(option, torch.Tensor) else None for option in options))
 
 
 def _backward(ctx: Any, dout: _Optional, dlse: _Optional, *_: Any) -> tuple[_Optional, ...]:
-    out, lse, *payloads_and_scales = ctx.saved_tensors[:8]
-    gradients: list[_Optional] = [None] * 13
+    out, lse, lse_low, q8, k8, v8, scale_q, scale_k, scale_v, *tensors = ctx.saved_tensors
     if dout is None and dlse is None:
-        return tuple(gradients)
+        return (None,) * len(_ARGUMENTS)
     needs = ctx.needs_input_grad
     found = torch.ops.turbo_attention.attention_fp8_backward(
-        *payloads_and_scales,
+        q8,
+        k8,
+        v8,
+        scale_q,
+        scale_k,
+        scale_v,
         out,
         lse,
+        lse_low,
         torch.zeros_like(out) if dout is None else dout,
         dlse,
         ctx.deterministic,
-        needs[8],
-        *ctx.numbers,
-        *ctx.saved_tensors[8:],
+        needs[_ARGUMENTS.index("bias")],
+        *(other if tensor is None else tensor for tensor, other in zip(tensors, ctx.others, strict=True)),
     )
-    for position, gradient in zip((0, 1, 2, 8, 10), found, strict=True):
-        gradients[position] = gradient if needs[position] else None
-    return tuple(gradients)
+    return in_order(found, _ARGUMENTS, needs)
 
 
 _library.impl("attention_fp8", _attention_fp8, "CompositeExplicitAutograd")
 _library.impl("attention_fp8_backward", _attention_fp8_backward, "CompositeExplicitAutograd")
 torch.library.register_fake("turbo_attention::attention_fp8", _attention_fp8_fake, lib=_library)
 torch.library.register_fake("turbo_attention::attention_fp8_backward", _attention_fp8_backward_fake, lib=_library)
-torch.library.register_autograd("turbo_attention::attention_fp8", _backward, setup_context=_setup_context, lib=_library)
+register_gradient(
+    _library, "turbo_attention::attention_fp8", _backward, setup_context=_setup_context, name="flash_attn_fp8_func"
+)
+refuse_gradient(_library, "turbo_attention::attention_fp8_backward", name="flash_attn_fp8_func")
 
 
 def _check_config(config: Float8QuantConfig | None) -> None:
@@ -211,8 +230,9 @@ def flash_attn_fp8_func(
         sink=sink,
         softcap=softcap,
     )
-    out, lse, *payloads_and_scales = torch.ops.turbo_attention.attention_fp8(
-        *call[:12], deterministic or torch.are_deterministic_algorithms_enabled()
+    out, lse, _, *payloads_and_scales = torch.ops.turbo_attention.attention_fp8(
+        *(getattr(call, name) for name in _ARGUMENTS[:-1]),
+        deterministic or torch.are_deterministic_algorithms_enabled(),
     )
     results = [out]
     if return_lse:
@@ -221,7 +241,7 @@ def flash_attn_fp8_func(
         with torch.no_grad():
             pairs = zip(payloads_and_scales[:2], payloads_and_scales[3:5], strict=True)
             q, k = (dequantize_rows(payload, scale_inv, torch.float32) for payload, scale_inv in pairs)
-            results.append(attention_probabilities(call._replace(q=q, k=k), lse))
+        results.append(attention_probabilities(call._replace(q=q, k=k)))
     return results[0] if len(results) == 1 else tuple(results)
 
 

@@ -1,65 +1,116 @@
 # SPDX-License-Identifier: MIT
-"""The registered ops ``turbo_attention::attention`` and its backward; tensors are [B,S,H,D] in both forms.
+"""The registered ops ``turbo_attention::attention``, its backward and its weights; tensors are [B,S,H,D] in both forms.
 
-Where a result has no meaning for a call (dbias, dsink), an empty tensor stands for it.
+Where a result has no meaning for a call (dbias, dsink), an empty tensor stands for it. lse_low is for the
+backward alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from turbo_attention.calls import BackwardCall, ForwardCall
+from turbo_attention.calls import AttentionGradients, BackwardCall, ForwardCall
 from turbo_attention.layout import empty_like_rows
+from turbo_attention.pytorch.kernels import reference
 from turbo_attention.pytorch.kernels.attention_impl import run_backward, run_forward
+from turbo_attention.pytorch.ops.index_values import check_cu_seqlens
+from turbo_core.autocast import without_autocast
+from turbo_core.library import refuse_gradient, register_gradient
 
-__all__ = ["attention"]
+__all__ = ["attention", "attention_probabilities", "declare", "in_order", "settle"]
 
 _Optional = torch.Tensor | None
 
-_OPERANDS = (
-    "Tensor q, Tensor k, Tensor v, float softmax_scale, int left, int right, float softcap, float dropout_p, "
-    "Tensor? bias, Tensor? alibi_slopes, Tensor? sink, Tensor? rng, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
-    "SymInt max_seqlen_q, SymInt max_seqlen_k"
-)
+# Numbers are Scalars and SymInts: those of a compiled function may be symbols, which float and int would not take.
+_TYPES = {
+    "q": "Tensor",
+    "k": "Tensor",
+    "v": "Tensor",
+    "softmax_scale": "Scalar",
+    "left": "SymInt",
+    "right": "SymInt",
+    "softcap": "Scalar",
+    "dropout_p": "Scalar",
+    "bias": "Tensor?",
+    "alibi_slopes": "Tensor?",
+    "sink": "Tensor?",
+    "rng": "Tensor?",
+    "cu_seqlens_q": "Tensor?",
+    "cu_seqlens_k": "Tensor?",
+    "max_seqlen_q": "SymInt",
+    "max_seqlen_k": "SymInt",
+}
+_NUMBERS = [field for field in ForwardCall._fields if _TYPES[field] == "Scalar"]
+_ARGUMENTS = (*ForwardCall._fields, "deterministic")
+
+
+def declare(fields: Iterable[str]) -> str:
+    """Those fields of a ForwardCall as the arguments of a schema."""
+    return ", ".join(f"{_TYPES[field]} {field}" for field in fields)
+
+
+def settle(call: ForwardCall) -> ForwardCall:
+    """``call`` with its numbers as floats: a Scalar may come as an integer."""
+    return call._replace(**{field: float(getattr(call, field)) for field in _NUMBERS})
+
+
+def in_order(found: Iterable[torch.Tensor], arguments: Iterable[str], needs: Iterable[bool]) -> tuple[_Optional, ...]:
+    """What the backward op ``found`` (AttentionGradients), one for each of the op's ``arguments`` that needs one."""
+    names = (field.removeprefix("d") for field in AttentionGradients._fields)
+    gradients = dict(zip(names, found, strict=True))
+    return tuple(gradients[name] if need else None for name, need in zip(arguments, needs, strict=True))
+
+
+_OPERANDS = declare(ForwardCall._fields)
 _library = torch.library.Library("turbo_attention", "FRAGMENT")
 _library.define(
-    f"attention({_OPERANDS}, bool deterministic) -> (Tensor out, Tensor lse)", tags=torch.Tag.pt2_compliant_tag
-)
-_library.define(
-    f"attention_backward(Tensor out, Tensor lse, Tensor dout, Tensor? dlse, bool deterministic, bool want_dbias, "
-    f"{_OPERANDS}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsink)",
+    f"attention({_OPERANDS}, bool deterministic) -> (Tensor out, Tensor lse, Tensor lse_low)",
     tags=torch.Tag.pt2_compliant_tag,
 )
+_library.define(
+    "attention_backward(Tensor out, Tensor lse, Tensor lse_low, Tensor dout, Tensor? dlse, bool deterministic, "
+    f"bool want_dbias, {_OPERANDS}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsink)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+_library.define(f"attention_probabilities({_OPERANDS}) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
 
 
-def _attention(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return tuple(run_forward(ForwardCall(*arguments[:-1])))  # type: ignore[return-value]
+def _attention(*arguments: Any) -> tuple[torch.Tensor, ...]:
+    call = settle(ForwardCall(*arguments[:-1]))
+    check_cu_seqlens("flash_attn_varlen_func", call)
+    with without_autocast(call.q.device):
+        return tuple(run_forward(call))
 
 
-def _attention_fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _attention_fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[torch.Tensor, ...]:
     q = q if q.stride(-1) == 1 else q.contiguous()
     lse = q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
-    return empty_like_rows(q, v.shape[3]), lse
+    return empty_like_rows(q, v.shape[3]), lse, torch.empty_like(lse)
 
 
 def _attention_backward(
     out: torch.Tensor,
     lse: torch.Tensor,
+    lse_low: torch.Tensor,
     dout: torch.Tensor,
     dlse: _Optional,
     deterministic: bool,
     want_dbias: bool,
     *operands: Any,
 ) -> tuple[torch.Tensor, ...]:
-    call = BackwardCall(ForwardCall(*operands), out, lse, dout, dlse, deterministic, want_dbias)
-    return tuple(lse.new_empty(0) if gradient is None else gradient for gradient in run_backward(call))
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+    call = BackwardCall(settle(ForwardCall(*operands)), out, lse, lse_low, dout, dlse, deterministic, want_dbias)
+    with without_autocast(out.device):
+        return tuple(lse.new_empty(0) if gradient is None else gradient for gradient in run_backward(call))
 
 
 def _attention_backward_fake(
     out: torch.Tensor,
     lse: torch.Tensor,
+    lse_low: torch.Tensor,
     dout: torch.Tensor,
     dlse: _Optional,
     deterministic: bool,
@@ -76,43 +127,64 @@ def _attention_backward_fake(
     )
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+def _attention_probabilities(*operands: Any) -> torch.Tensor:
+    call = settle(ForwardCall(*operands))
+    with without_autocast(call.q.device):
+        return reference.attention_probabilities(call)
+
+
+def _attention_probabilities_fake(*operands: Any) -> torch.Tensor:
+    call = ForwardCall(*operands)
+    shape = (call.sequences, call.q.shape[2], call.max_seqlen_q, call.max_seqlen_k)
+    return call.q.new_empty(shape, dtype=torch.float32)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     *operands, ctx.deterministic = inputs
     ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[2])
     ctx.tensors = [isinstance(operand, torch.Tensor) for operand in operands]
     ctx.others = [None if is_tensor else operand for operand, is_tensor in zip(operands, ctx.tensors, strict=True)]
     saved = [operand for operand, is_tensor in zip(operands, ctx.tensors, strict=True) if is_tensor]
     ctx.save_for_backward(*output, *saved)
 
 
-def _backward(ctx: Any, dout: _Optional, dlse: _Optional) -> tuple[_Optional, ...]:
-    out, lse, *saved = ctx.saved_tensors
+def _backward(ctx: Any, dout: _Optional, dlse: _Optional, _: _Optional) -> tuple[_Optional, ...]:
+    out, lse, lse_low, *saved = ctx.saved_tensors
     tensors = iter(saved)
     operands = [next(tensors) if is_tensor else other for is_tensor, other in zip(ctx.tensors, ctx.others, strict=True)]
-    nothing: tuple[None, ...] = (None,) * (len(operands) + 1)
     if dout is None and dlse is None:
-        return nothing
+        return (None,) * len(_ARGUMENTS)
     needs = ctx.needs_input_grad
     if dout is None:
         dout = torch.zeros_like(out)
-    dq, dk, dv, dbias, dsink = torch.ops.turbo_attention.attention_backward(
-        out, lse, dout, dlse, ctx.deterministic, needs[8], *operands
+    found = torch.ops.turbo_attention.attention_backward(
+        out, lse, lse_low, dout, dlse, ctx.deterministic, needs[_ARGUMENTS.index("bias")], *operands
     )
-    gradients: list[_Optional] = list(nothing)
-    wanted = {0: dq, 1: dk, 2: dv, 8: dbias, 10: dsink}
-    for position, gradient in wanted.items():
-        gradients[position] = gradient if needs[position] else None
-    return tuple(gradients)
+    return in_order(found, _ARGUMENTS, needs)
 
 
 _library.impl("attention", _attention, "CompositeExplicitAutograd")
 _library.impl("attention_backward", _attention_backward, "CompositeExplicitAutograd")
+_library.impl("attention_probabilities", _attention_probabilities, "CompositeExplicitAutograd")
 torch.library.register_fake("turbo_attention::attention", _attention_fake, lib=_library)
 torch.library.register_fake("turbo_attention::attention_backward", _attention_backward_fake, lib=_library)
-torch.library.register_autograd("turbo_attention::attention", _backward, setup_context=_setup_context, lib=_library)
+torch.library.register_fake("turbo_attention::attention_probabilities", _attention_probabilities_fake, lib=_library)
+register_gradient(
+    _library, "turbo_attention::attention", _backward, setup_context=_setup_context, name="flash_attn_func"
+)
+refuse_gradient(_library, "turbo_attention::attention_backward", name="flash_attn_func")
 
 
 def attention(call: ForwardCall, deterministic: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """out and lse of ``call``, differentiable in q, k, v, bias and sink."""
-    out, lse = torch.ops.turbo_attention.attention(*call, deterministic)
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+    out, lse, _ = torch.ops.turbo_attention.attention(*call, deterministic)
     return out, lse
+
+
+def attention_probabilities(call: ForwardCall) -> torch.Tensor:
+    """The weights of ``call`` [sequences,Hq,max_seqlen_q,max_seqlen_k], float32, without gradient."""
+    with torch.no_grad():
+        weights: torch.Tensor = torch.ops.turbo_attention.attention_probabilities(*call)
+    return weights

@@ -9,9 +9,12 @@ from typing import Any
 import torch
 
 from turbo_attention.pytorch.kernels.sparse_mla_impl import SparseMlaDispatcher, run_backward, run_forward
-from turbo_attention.pytorch.ops.checks import DTYPES, refuse
+from turbo_attention.pytorch.ops.checks import ACCEPTED, as_count, as_number, cast_operands, check_sink, ensure, refuse
+from turbo_attention.pytorch.ops.index_values import check_sparse_indices
 from turbo_attention.sparse_calls import SparseBackward, SparseForward
 from turbo_core import OpInfo
+from turbo_core.autocast import without_autocast
+from turbo_core.library import refuse_gradient, register_gradient
 
 __all__ = ["SPARSE_MLA", "sparse_mla_func"]
 
@@ -20,28 +23,30 @@ _Optional = torch.Tensor | None
 
 _library = torch.library.Library("turbo_attention", "FRAGMENT")
 _library.define(
-    "sparse_mla(Tensor q, Tensor kv, Tensor indices, Tensor? sink, int rank, float softmax_scale) "
-    "-> (Tensor out, Tensor lse)",
+    "sparse_mla(Tensor q, Tensor kv, Tensor indices, Tensor? sink, SymInt rank, Scalar softmax_scale) "
+    "-> (Tensor out, Tensor lse, Tensor lse_low)",
     tags=torch.Tag.pt2_compliant_tag,
 )
 _library.define(
-    "sparse_mla_backward(Tensor q, Tensor kv, Tensor indices, Tensor? sink, int rank, float softmax_scale, Tensor out, "
-    "Tensor lse, Tensor dout, Tensor? dlse) -> (Tensor dq, Tensor dkv, Tensor dsink)",
+    "sparse_mla_backward(Tensor q, Tensor kv, Tensor indices, Tensor? sink, SymInt rank, Scalar softmax_scale, "
+    "Tensor out, Tensor lse, Tensor lse_low, Tensor dout, Tensor? dlse) -> (Tensor dq, Tensor dkv, Tensor dsink)",
     tags=torch.Tag.pt2_compliant_tag,
 )
 
 
 def _sparse_mla(
     q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, sink: _Optional, rank: int, softmax_scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    out, lse = run_forward(SparseForward(q, kv, indices, sink, rank, softmax_scale))
-    return out, lse
+) -> tuple[torch.Tensor, ...]:
+    check_sparse_indices(_OP, indices, kv.shape[0])
+    with without_autocast(q.device):
+        return tuple(run_forward(SparseForward(q, kv, indices, sink, rank, float(softmax_scale))))
 
 
 def _sparse_mla_fake(
     q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, sink: _Optional, rank: int, softmax_scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return q.new_empty((*q.shape[:2], rank)), q.new_empty(q.shape[:2], dtype=torch.float32)
+) -> tuple[torch.Tensor, ...]:
+    lse = q.new_empty(q.shape[:2], dtype=torch.float32)
+    return q.new_empty((*q.shape[:2], rank)), lse, torch.empty_like(lse)
 
 
 def _sparse_mla_backward(
@@ -53,11 +58,13 @@ def _sparse_mla_backward(
     softmax_scale: float,
     out: torch.Tensor,
     lse: torch.Tensor,
+    lse_low: torch.Tensor,
     dout: torch.Tensor,
     dlse: _Optional,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    forward = SparseForward(q, kv, indices, sink, rank, softmax_scale)
-    dq, dkv, dsink = run_backward(SparseBackward(forward, out, lse, dout, dlse))
+    forward = SparseForward(q, kv, indices, sink, rank, float(softmax_scale))
+    with without_autocast(q.device):
+        dq, dkv, dsink = run_backward(SparseBackward(forward, out, lse, lse_low, dout, dlse))
     return dq, dkv, lse.new_empty(0) if dsink is None else dsink
 
 
@@ -70,6 +77,7 @@ def _sparse_mla_backward_fake(
     softmax_scale: float,
     out: torch.Tensor,
     lse: torch.Tensor,
+    lse_low: torch.Tensor,
     dout: torch.Tensor,
     dlse: _Optional,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -77,50 +85,60 @@ def _sparse_mla_backward_fake(
     return q.new_empty(q.shape), kv.new_empty(kv.shape), dsink
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     *tensors, ctx.rank, ctx.softmax_scale = inputs
     ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*output[2:])
     ctx.save_for_backward(*tensors, *output)
 
 
-def _backward(ctx: Any, dout: _Optional, dlse: _Optional) -> tuple[_Optional, ...]:
-    q, kv, indices, sink, out, lse = ctx.saved_tensors
+def _backward(ctx: Any, dout: _Optional, dlse: _Optional, *_: None) -> tuple[_Optional, ...]:
+    q, kv, indices, sink, out, lse, lse_low = ctx.saved_tensors
     if dout is None and dlse is None:
-        return (None,) * 6
+        return (None,) * len(SparseForward._fields)
     if dout is None:
         dout = torch.zeros_like(out)
     dq, dkv, dsink = torch.ops.turbo_attention.sparse_mla_backward(
-        q, kv, indices, sink, ctx.rank, ctx.softmax_scale, out, lse, dout, dlse
+        q, kv, indices, sink, ctx.rank, ctx.softmax_scale, out, lse, lse_low, dout, dlse
     )
-    q_needs, kv_needs, _, sink_needs, _, _ = ctx.needs_input_grad
-    return dq if q_needs else None, dkv if kv_needs else None, None, dsink if sink_needs else None, None, None
+    gradients = {"q": dq, "kv": dkv, "sink": dsink}
+    needs = zip(SparseForward._fields, ctx.needs_input_grad, strict=True)
+    return tuple(gradients[name] if need else None for name, need in needs)
 
 
 _library.impl("sparse_mla", _sparse_mla, "CompositeExplicitAutograd")
 _library.impl("sparse_mla_backward", _sparse_mla_backward, "CompositeExplicitAutograd")
 torch.library.register_fake("turbo_attention::sparse_mla", _sparse_mla_fake, lib=_library)
 torch.library.register_fake("turbo_attention::sparse_mla_backward", _sparse_mla_backward_fake, lib=_library)
-torch.library.register_autograd("turbo_attention::sparse_mla", _backward, setup_context=_setup_context, lib=_library)
+register_gradient(_library, "turbo_attention::sparse_mla", _backward, setup_context=_setup_context, name=_OP)
+refuse_gradient(_library, "turbo_attention::sparse_mla_backward", name=_OP)
 
 
-def _check(q: Any, kv: Any, topk_indices: Any, attn_sink: Any, kv_lora_rank: Any, scale: Any) -> None:
-    if not isinstance(q, torch.Tensor) or q.dim() != 3 or q.dtype not in DTYPES or q.shape[2] == 0:
-        refuse(_OP, "q", q, f"[tokens, heads, head_dim] in one of {', '.join(map(str, DTYPES))} is accepted")
+def _call(q: Any, kv: Any, topk_indices: Any, attn_sink: Any, kv_lora_rank: Any, scale: Any) -> SparseForward:
+    """The arguments, checked, as the backends take them."""
+    if not isinstance(q, torch.Tensor) or q.dim() != 3 or q.shape[2] == 0:
+        refuse(_OP, "q", q, f"[tokens, heads, head_dim] in one of {ACCEPTED} is accepted")
     good = isinstance(kv, torch.Tensor) and (kv.dim() == 2 or (kv.dim() == 3 and kv.shape[1] == 1))
-    if not good or kv.shape[-1] != q.shape[2] or kv.dtype != q.dtype or kv.device != q.device:
-        refuse(_OP, "kv", kv, f"[rows, {q.shape[2]}] or [rows, 1, {q.shape[2]}], {q.dtype}, on {q.device} is accepted")
+    if not good or kv.shape[-1] != q.shape[2] or kv.device != q.device:
+        refuse(_OP, "kv", kv, f"[rows, {q.shape[2]}] or [rows, 1, {q.shape[2]}] on {q.device} is accepted")
     good = isinstance(topk_indices, torch.Tensor) and topk_indices.dim() == 2 and topk_indices.dtype == torch.int32
     if not good or topk_indices.shape[0] != q.shape[0] or topk_indices.device != q.device:
         refuse(_OP, "topk_indices", topk_indices, f"int32 [{q.shape[0]}, topk] on {q.device} is accepted")
     if attn_sink is not None:
-        good = isinstance(attn_sink, torch.Tensor) and attn_sink.shape == (q.shape[1],) and attn_sink.dtype in DTYPES
-        if not good or attn_sink.device != q.device:
-            refuse(_OP, "attn_sink", attn_sink, f"float32 [{q.shape[1]}] on {q.device} is accepted")
-    if isinstance(kv_lora_rank, bool) or not isinstance(kv_lora_rank, int) or not 0 < kv_lora_rank <= q.shape[2]:
-        refuse(_OP, "kv_lora_rank", kv_lora_rank, f"1 to {q.shape[2]}, the head dim of q, is accepted")
-    number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-    if scale is not None and not (number and math.isfinite(scale)):
-        refuse(_OP, "scale", scale, "a finite number or None (head_dim ** -0.5) is accepted")
+        check_sink(_OP, attn_sink, q, "attn_sink")
+        attn_sink = attn_sink.float().contiguous()
+    accepted = f"1 to {q.shape[2]}, the head dim of q, is accepted"
+    rank = as_count(_OP, "kv_lora_rank", kv_lora_rank, accepted)
+    ensure(rank > 0, _OP, "kv_lora_rank", kv_lora_rank, accepted)
+    ensure(rank <= q.shape[2], _OP, "kv_lora_rank", kv_lora_rank, accepted)
+    softmax_scale = q.shape[2] ** -0.5
+    if scale is not None:
+        accepted = "a finite number or None (head_dim ** -0.5) is accepted"
+        softmax_scale = as_number(_OP, "scale", scale, accepted)
+        ensure(softmax_scale > -math.inf, _OP, "scale", scale, accepted)
+        ensure(softmax_scale < math.inf, _OP, "scale", scale, accepted)
+    q, kv = cast_operands(_OP, {"q": q, "kv": kv})
+    return SparseForward(q, kv.reshape(kv.shape[0], kv.shape[-1]), topk_indices, attn_sink, rank, softmax_scale)
 
 
 def sparse_mla_func(
@@ -155,16 +173,9 @@ def sparse_mla_func(
 
     Source: DeepSeek-V3.2 (2025).
     """
-    _check(q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
     call = _call(q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
-    out, lse = torch.ops.turbo_attention.sparse_mla(*call)
+    out, lse, _ = torch.ops.turbo_attention.sparse_mla(*call)
     return (out, lse) if return_lse else out
-
-
-def _call(q: Any, kv: Any, topk_indices: Any, attn_sink: Any, kv_lora_rank: int, scale: float | None) -> SparseForward:
-    sink = None if attn_sink is None else attn_sink.float().contiguous()
-    softmax_scale = q.shape[2] ** -0.5 if scale is None else float(scale)
-    return SparseForward(q, kv.reshape(kv.shape[0], kv.shape[-1]), topk_indices, sink, kv_lora_rank, softmax_scale)
 
 
 # --- for turbo_core.explain and the doctor --------------------------------------------------------------------------
@@ -179,11 +190,10 @@ def _calls(
     scale: float | None = None,
     return_lse: bool = False,
 ) -> dict[str, Any]:
-    _check(q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
     forward = _call(q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
     lse = q.new_empty((1, 1), dtype=torch.float32).expand(q.shape[:2])
-    out = q.narrow(2, 0, kv_lora_rank)  # only its metadata are read
-    return {"forward": forward, "backward": SparseBackward(forward, out, lse, out, None)}
+    out = forward.q.narrow(2, 0, kv_lora_rank)  # only its metadata are read
+    return {"forward": forward, "backward": SparseBackward(forward, out, lse, lse, out, None)}
 
 
 def _example(device: torch.device) -> dict[str, Any]:

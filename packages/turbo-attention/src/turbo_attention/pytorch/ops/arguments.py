@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: MIT
+"""The arguments of the attention functions, checked, as the backends take them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from turbo_attention.calls import ForwardCall
+from turbo_attention.pytorch.ops.checks import (
+    as_count,
+    as_number,
+    check_alibi_slopes,
+    check_bias,
+    check_dense,
+    check_ragged,
+    check_sink,
+    ensure,
+    window_bounds,
+)
+from turbo_core import UnsupportedError
+from turbo_quant import rng_state
+
+__all__ = ["call_arguments", "dense_call", "ragged_call"]
+
+_Optional = torch.Tensor | None
+
+
+def dense_call(
+    op: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    bias: _Optional,
+    **options: Any,
+) -> ForwardCall:
+    """The arguments of a dense attention, checked, as the backends take them; ``options`` as for `_call`."""
+    rows = check_dense(op, q, k, v)
+    if bias is not None:
+        check_bias(op, bias, q, k)
+        bias = bias.expand(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+    return _call(op, rows, bias, None, None, q.shape[1], k.shape[1], q.shape[0], **options)
+
+
+def ragged_call(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    bias: _Optional,
+    **options: Any,
+) -> ForwardCall:
+    """Likewise for sequences that lie one after another."""
+    op = "flash_attn_varlen_func"
+    rows = [tensor.unsqueeze(0) for tensor in check_ragged(op, q, k, v, cu_seqlens_q, cu_seqlens_k)]
+    longest = []
+    for name, given in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
+        accepted = "an integer that is not negative is accepted"
+        longest.append(as_count(op, name, given, accepted))
+        ensure(longest[-1] >= 0, op, name, given, accepted)
+    if bias is not None:
+        raise UnsupportedError(f"{op}: bias is a {type(bias).__name__}; None is accepted")
+    sequences = cu_seqlens_q.shape[0] - 1
+    return _call(op, rows, None, cu_seqlens_q, cu_seqlens_k, *longest, sequences, **options)
+
+
+def _call(
+    op: str,
+    rows: list[torch.Tensor],
+    bias: _Optional,
+    cu_seqlens_q: _Optional,
+    cu_seqlens_k: _Optional,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    sequences: int,
+    *,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    alibi_slopes: _Optional,
+    sink: _Optional,
+    softcap: float,
+) -> ForwardCall:
+    """What dense and ragged attention share; ``rows`` are q, k and v, [B,S,H,D]."""
+    q, k, v = rows
+    drop, scale, cap = _numbers(op, q, dropout_p, softmax_scale, softcap)
+    left, right = window_bounds(op, window_size, causal)
+    if alibi_slopes is not None:
+        check_alibi_slopes(op, alibi_slopes, q, sequences)
+        alibi_slopes = alibi_slopes.detach().float().expand(sequences, q.shape[2])
+    if sink is not None:
+        check_sink(op, sink, q)
+        sink = sink.float().contiguous()
+    # a probability that torch.compile does not know may be positive
+    unknown = torch.compiler.is_compiling() and not isinstance(dropout_p, (int, float))
+    rng = rng_state(q.device) if unknown or drop > 0 else None
+    return ForwardCall(
+        q=q,
+        k=k,
+        v=v,
+        softmax_scale=scale,
+        left=left,
+        right=right,
+        softcap=cap,
+        dropout_p=drop,
+        bias=bias,
+        alibi_slopes=alibi_slopes,
+        sink=sink,
+        rng=rng,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+    )
+
+
+def _numbers(op: str, q: torch.Tensor, dropout_p: Any, softmax_scale: Any, softcap: Any) -> tuple[float, float, float]:
+    """dropout_p, softmax_scale and softcap, checked."""
+    accepted = "0 <= dropout_p < 1 is accepted"
+    drop = as_number(op, "dropout_p", dropout_p, accepted)
+    ensure(drop >= 0, op, "dropout_p", dropout_p, accepted)
+    ensure(drop < 1, op, "dropout_p", dropout_p, accepted)
+    scale = q.shape[3] ** -0.5
+    if softmax_scale is not None:
+        accepted = "a positive number or None (head_dim ** -0.5) is accepted"
+        scale = as_number(op, "softmax_scale", softmax_scale, accepted)
+        ensure(scale > 0, op, "softmax_scale", softmax_scale, accepted)
+        ensure(scale < math.inf, op, "softmax_scale", softmax_scale, accepted)
+    accepted = "a positive number, or 0 for none, is accepted"
+    cap = as_number(op, "softcap", softcap, accepted)
+    ensure(cap >= 0, op, "softcap", softcap, accepted)
+    ensure(cap < math.inf, op, "softcap", softcap, accepted)
+    return drop, scale, cap
+
+
+def call_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Arguments of a public function by name, defaults filled in, without those that say what to return."""
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    results = ("deterministic", "return_lse", "return_attn_probs")
+    return {name: value for name, value in bound.arguments.items() if name not in results}

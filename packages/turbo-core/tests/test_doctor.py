@@ -31,7 +31,11 @@ def fake_wheel(monkeypatch):
     def broken():
         raise ImportError("libmissing.so not found")
 
-    points = [SimpleNamespace(name="fake", load=lambda: info), SimpleNamespace(name="broken", load=broken)]
+    points = [
+        SimpleNamespace(name="fake", module="fake_wheel.ops", dist=None, load=lambda: info),
+        SimpleNamespace(name="broken", module="broken_wheel", dist=None, load=broken),
+    ]
+    monkeypatch.setitem(sys.modules, "fake_wheel", SimpleNamespace())
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == "turbo_core.ops" else [])
     return info
 

@@ -11,7 +11,6 @@ A wheel names its kernels in the entry points ``turbo_core.audit``: a function `
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 from turbo_core.code_object import KernelResources, kernel_resources, occupancy
 from turbo_core.device import arch_facts
 from turbo_core.errors import UnsupportedError
+from turbo_core.installed import entry_points
 from turbo_core.requirements import require_triton
 
 __all__ = [
@@ -126,8 +126,7 @@ Kernels = Callable[[str, bool], Iterable["TritonKernel | CodeObject"]]
 
 def find_kernels() -> dict[str, Kernels]:
     """The listing functions of the installed wheels, by wheel."""
-    points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
-    return {point.name: point.load() for point in sorted(points, key=lambda point: point.name)}
+    return {name: point.load() for name, point in sorted(entry_points(ENTRY_POINT_GROUP).items())}
 
 
 def audit(

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from turbo_core.device import device_facts
-from turbo_core.environment import AUTO_TUNE_VARIABLE, FAMILIES
-from turbo_core.explain import explain_calls, find_ops
+from turbo_core.environment import AUTO_TUNE_VARIABLE, CHECK_INDICES_VARIABLE, FAMILIES
+from turbo_core.explain import explain_calls, find_ops, where_ops_are
 from turbo_core.log import LEVEL_VARIABLE
 from turbo_core.requirements import require_torch
 from turbo_core.tune_file import software_versions
@@ -46,7 +46,7 @@ def report() -> dict[str, Any]:
 
 def _environment() -> dict[str, str]:
     names = [name for family in FAMILIES.values() for name in family.variables]
-    names += [AUTO_TUNE_VARIABLE, LEVEL_VARIABLE, "ROCM_HOME", "TRITON_INTERPRET"]
+    names += [AUTO_TUNE_VARIABLE, CHECK_INDICES_VARIABLE, LEVEL_VARIABLE, "ROCM_HOME", "TRITON_INTERPRET"]
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
@@ -121,5 +121,5 @@ def format_report(facts: dict[str, Any]) -> str:
             lines.append(f"  {op} {role}: {entry['backend'] or 'no backend'} ({entry['reason']})")
             lines += [f"      {backend:<10} {answer}" for backend, answer in entry["answers"].items()]
     if not facts["ops"]:
-        lines.append("  none: no wheel with ops is installed (pip install turbo-gemm, or primus-turbo for all)")
+        lines.append(f"  {where_ops_are([])} (pip install turbo-gemm, or primus-turbo for all)")
     return "\n".join(lines)

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-from collections.abc import Callable, Mapping
+import importlib
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
 from turbo_core.backend import BackendType
 from turbo_core.dispatch import AutoKernelDispatcher
 from turbo_core.errors import BackendUnavailableError, UnsupportedError
+from turbo_core.installed import entry_points, unnamed
 
 if TYPE_CHECKING:
     import torch
@@ -67,9 +70,9 @@ class Explanation:
         return "\n".join(lines)
 
 
-def find_ops() -> dict[str, importlib.metadata.EntryPoint]:
-    """Ops of all installed wheels by name, none of them imported yet."""
-    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
+def find_ops() -> dict[str, EntryPoint]:
+    """Ops of all wheels that are here by name, none of them imported yet."""
+    return entry_points(ENTRY_POINT_GROUP)
 
 
 def explain_calls(info: OpInfo, calls: Mapping[str, Any]) -> Explanation:
@@ -99,8 +102,31 @@ def explain(op: str, *args: Any, **kwargs: Any) -> Explanation:
     """
     ops = find_ops()
     if op not in ops:
-        raise UnsupportedError(f"explain: op={op!r} is not an op of an installed wheel; there are: {', '.join(ops)}")
+        raise UnsupportedError(f"explain: op={op!r} is not an op of an installed wheel; {where_ops_are(ops)}")
     info: OpInfo = ops[op].load()
+    function = getattr(importlib.import_module(ops[op].module.partition(".")[0]), info.name, info.calls)
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise UnsupportedError(f"explain: {error}; {op} takes {_parameters(function)}") from None
     explanation = explain_calls(info, info.calls(*args, **kwargs))
     print(explanation)
     return explanation
+
+
+def where_ops_are(known: Collection[str]) -> str:
+    """Which ops there are, and what is wrong where there should be more."""
+    text = f"there are: {', '.join(known)}" if known else "there are none: no wheel with ops is installed"
+    if folders := unnamed():
+        text += (
+            f". Nothing says which ops are in {', '.join(folders)}: no metadata of an installed wheel, and no "
+            "pyproject.toml beside its folder src; install the wheel, or put src of a checkout on the path"
+        )
+    return text
+
+
+def _parameters(function: Callable[..., Any]) -> str:
+    """A function's parameters with their defaults, and no annotations."""
+    signature = inspect.signature(function)
+    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+    return str(inspect.Signature(plain))

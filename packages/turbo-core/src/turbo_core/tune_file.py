@@ -6,38 +6,37 @@ A file serves only the software it was made with, since another torch, triton or
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from turbo_core.backend import BackendType
 from turbo_core.errors import UnsupportedError
+from turbo_core.installed import versions
 from turbo_core.log import logger
+from turbo_core.requirements import require_torch
 from turbo_core.tune_cache import all_caches, cache_for
 
 __all__ = ["load_tune_cache", "save_tune_cache", "software_versions"]
 
 FORMAT = "turbo-tune-cache"
 FORMAT_VERSION = 1
+LIBRARIES = ("triton", "pytorch-triton-rocm", "triton-rocm", "amd-aiter")
 
 
 def software_versions() -> dict[str, str]:
-    """Versions that a winner depends on: torch with its HIP or CUDA, triton, and every installed Turbo wheel."""
-    versions: dict[str, str] = {}
-    for distribution in importlib.metadata.distributions():
-        name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
-        if name.startswith("turbo-") or name in ("triton", "pytorch-triton-rocm", "amd-aiter"):
-            versions[name] = distribution.version
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        versions["torch"] = str(torch.__version__)
-        versions["hip"] = str(torch.version.hip)
-        versions["cuda"] = str(torch.version.cuda)
-    return dict(sorted(versions.items()))
+    """Versions that a winner depends on: torch with its HIP or CUDA, triton, AITER, and every Turbo wheel here."""
+    found = versions(LIBRARIES)
+    try:
+        torch = require_torch()
+    except ImportError:
+        return dict(sorted(found.items()))
+    found["torch"] = str(torch.__version__)
+    found["hip"] = str(torch.version.hip)
+    found["cuda"] = str(torch.version.cuda)
+    return dict(sorted(found.items()))
 
 
 def save_tune_cache(path: str | os.PathLike[str]) -> int:

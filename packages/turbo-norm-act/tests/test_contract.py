@@ -34,12 +34,13 @@ WRONG = [
     (lambda: ops.rmsnorm(X, G, eps=-1.0), "eps=-1.0"),
     (lambda: ops.rmsnorm(X, G, eps=float("nan")), "eps=nan"),
     (lambda: ops.rmsnorm(X, G, eps=None), "eps=None"),
-    (lambda: ops.rmsnorm_residual(X, X[:3], G), "residual is .*must be alike"),
-    (lambda: ops.rmsnorm_residual(X, X.bfloat16(), G), "residual is .*must be alike"),
+    (lambda: ops.rmsnorm_residual(X, X[:3], G), "residual is .*must be of one shape"),
+    (lambda: ops.rmsnorm_residual(X, X.double(), G), "residual.dtype=torch.float64"),
+    (lambda: ops.rmsnorm_residual(X, X.to("meta"), G), "residual is .*on meta; .*on one device"),
     (lambda: ops.rmsnorm_residual(X, None, G), "residual is None"),
     (lambda: ops.layernorm(X, G, torch.ones(9)), "layernorm: beta is"),
     (lambda: ops.swiglu(torch.randn(4, 7)), "x.shape.-1.=7"),
-    (lambda: ops.swiglu(X, X[:, :4]), "up is .*must be alike"),
+    (lambda: ops.swiglu(X, X[:, :4]), "up is .*must be of one shape"),
     (lambda: ops.swiglu(X, X, interleaved=True), "interleaved=True with up"),
     (lambda: ops.swiglu(X, limit=-1.0), "limit=-1.0"),
     (lambda: ops.swiglu(X, limit=float("nan")), "limit=nan"),
@@ -187,6 +188,60 @@ def test_explain_answers_for_an_example(name, device):
         decision = info.dispatcher.resolve(call)
         assert decision.backend.name in info.dispatcher.describe(call) or info.dispatcher.describe(call)
         assert set(info.dispatcher.answers(call)) == set(info.dispatcher.backends)
+
+
+def variants(value):
+    """Values that differ from ``value`` in one respect each."""
+    if isinstance(value, torch.Tensor):
+        other = torch.bfloat16 if value.dtype != torch.bfloat16 else torch.float16
+        shape = [*value.shape[:-1], value.shape[-1] + 1]
+        strided = torch.empty_strided(value.shape, [2 * s for s in value.stride()], dtype=value.dtype)
+        return [value.to(other), value.new_empty(shape), strided, None]
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, tuple):
+        return [type(value)(*value[:i], v, *value[i + 1 :]) for i in range(len(value)) for v in variants(value[i])]
+    return {float: [2.5], str: ["other"], type(None): [torch.float16], torch.dtype: [torch.float64]}[type(value)]
+
+
+@pytest.mark.parametrize("name", ops_of_this_wheel())
+def test_calls_that_differ_have_different_tuning_keys(name):
+    """In the shape, the strides or the dtype of any tensor, in any flag or number, or in what is there at all."""
+    info = ops_of_this_wheel()[name]
+    arguments = {"rmsnorm_residual": (X, X, G), "layernorm": (X, G, G), "rmsnorm": (X, G)}.get(name, (X,))
+    if "probs" in name:
+        arguments = (X, torch.ones(4), torch.ones(4, dtype=torch.int64))
+    calls = info.calls(*arguments)
+    keys = [info.dispatcher.make_key(call) for call in calls.values()]
+    assert len(set(keys)) == len(calls)
+    for call, key in zip(calls.values(), keys):
+        primary = {"x", "s", "gate"}  # a call without them is none
+        for field, value in zip(call._fields, call):
+            for other in variants(value):
+                if other is not None or field not in primary:
+                    changed = info.dispatcher.make_key(call._replace(**{field: other}))
+                    assert changed != key, f"{field}: {value!r} and {other!r}"
+
+
+@pytest.mark.parametrize("name", ops_of_this_wheel())
+def test_explain_describes_the_calls_that_run(name, monkeypatch):
+    """The tuning keys of its calls are those of the real ones, or it would name another backend than the tuned one."""
+    info, seen = ops_of_this_wheel()[name], set()
+    dispatch = info.dispatcher.dispatch.__func__
+
+    def record(cls, call):
+        seen.add(cls.make_key(call))
+        return dispatch(cls, call)
+
+    monkeypatch.setattr(info.dispatcher, "dispatch", classmethod(record))
+    leaves = [X.clone().requires_grad_(), G.clone().requires_grad_(), torch.rand(4, requires_grad=True)]
+    x, g, p = leaves
+    arguments = {"rmsnorm_residual": (x, x, g), "layernorm": (x, g, g), "rmsnorm": (x, g)}.get(name, (x,))
+    arguments = (x, p) if "probs" in name else arguments
+    out = getattr(ops, name)(*arguments)
+    out = sum(out) if isinstance(out, tuple) else out
+    out.backward(torch.ones_like(out))
+    assert {info.dispatcher.make_key(call) for call in info.calls(*arguments).values()} == seen
 
 
 def test_a_named_backend_that_cannot_is_an_error():

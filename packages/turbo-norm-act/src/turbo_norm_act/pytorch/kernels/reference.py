@@ -9,10 +9,16 @@ import torch
 
 from turbo_norm_act.values import Formula, NormGradients, NormResult, Wanted
 
-__all__ = ["glu_backward_reference", "glu_forward_reference", "norm_backward_reference", "norm_forward_reference"]
+__all__ = [
+    "glu_backward_reference",
+    "glu_forward_reference",
+    "norm_backward_reference",
+    "norm_forward_reference",
+    "weight_of",
+]
 
 
-def _weight(gamma: torch.Tensor | None, zero_centered: bool) -> torch.Tensor | float:
+def weight_of(gamma: torch.Tensor | None, zero_centered: bool) -> torch.Tensor | float:
     if gamma is None:
         return 1.0
     return gamma.float() + 1.0 if zero_centered else gamma.float()
@@ -36,7 +42,7 @@ def norm_forward_reference(
         mean = centred.mean(-1)
         centred = centred - mean[:, None]
     rstd = torch.rsqrt(centred.square().mean(-1) + eps)
-    y = centred * rstd[:, None] * _weight(gamma, zero_centered)
+    y = centred * rstd[:, None] * weight_of(gamma, zero_centered)
     if beta is not None:
         y += beta.float()
     return NormResult(y.to(x.dtype), s, mean, rstd)
@@ -58,7 +64,7 @@ def norm_backward_reference(
     xhat = (s.float() if mean is None else s.float() - mean[:, None]) * rstd[:, None]
     dx = None
     if wanted.dx:
-        g = dy * _weight(gamma, zero_centered)
+        g = dy * weight_of(gamma, zero_centered)
         dx = g - xhat * (g * xhat).mean(-1, keepdim=True)
         if mean is not None:
             dx -= g.mean(-1, keepdim=True)

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from turbo_core import OpInfo, UnsupportedError
+from turbo_core.library import register_gradient
+from turbo_core.sharding import shardable
 from turbo_norm_act.pytorch.kernels.activation_impl import (
     GluBackward,
     GluDispatcher,
@@ -21,7 +23,9 @@ from turbo_norm_act.pytorch.kernels.activation_impl import (
     run_backward,
     run_forward,
 )
-from turbo_norm_act.pytorch.ops.checks import check_activation, check_clamp
+from turbo_norm_act.pytorch.kernels.second_order import glu_second
+from turbo_norm_act.pytorch.ops.checks import check_activation, check_clamp, promoted
+from turbo_norm_act.pytorch.ops.sharding import activation_rules, probs_rules
 from turbo_norm_act.values import Formula
 
 __all__ = [
@@ -122,11 +126,25 @@ def _backward(ctx: Any, dout: torch.Tensor) -> tuple[_Optional, ...]:
     return *(gradient if need else None for gradient, need in zip(gradients, needed)), None, None, None, None, None
 
 
+def _setup_second(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs[:5])
+    *formula, ctx.interleaved = inputs[5:9]
+    ctx.formula = Formula(*formula)
+
+
+def _second(ctx: Any, to_dx: _Optional, to_dup: _Optional, to_dprobs: _Optional) -> tuple[_Optional, ...]:
+    found = glu_second(to_dx, to_dup, to_dprobs, *ctx.saved_tensors, ctx.formula, ctx.interleaved)
+    return *found, *[None] * 8
+
+
 _library.impl("glu", _glu, "CompositeExplicitAutograd")
 _library.impl("glu_backward", _glu_backward, "CompositeExplicitAutograd")
 torch.library.register_fake("turbo_norm_act::glu", _glu_fake, lib=_library)
 torch.library.register_fake("turbo_norm_act::glu_backward", _glu_backward_fake, lib=_library)
-torch.library.register_autograd("turbo_norm_act::glu", _backward, setup_context=_setup_context, lib=_library)
+_NAMES = "swiglu, geglu"
+register_gradient(_library, "turbo_norm_act::glu", _backward, setup_context=_setup_context, name=_NAMES)
+register_gradient(_library, "turbo_norm_act::glu_backward", _second, setup_context=_setup_second, name=_NAMES)
 
 # --- the public functions -------------------------------------------------------------------------------------------
 
@@ -138,7 +156,7 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 def _silu(limit: float | None, alpha: float | None) -> Formula:
     if limit is None:
         return Formula("silu")
-    return Formula("clamped", float(limit), GPT_OSS_ALPHA if alpha is None else float(alpha))
+    return Formula("clamped", limit, GPT_OSS_ALPHA if alpha is None else alpha)
 
 
 def _gelu(op: str, approximate: str) -> Formula:
@@ -148,10 +166,13 @@ def _gelu(op: str, approximate: str) -> Formula:
 
 
 def _plain(x: torch.Tensor, up: _Optional, formula: Formula, interleaved: bool) -> torch.Tensor:
+    if up is not None:
+        x, up = promoted(x, up)
     rows = torch.ops.turbo_norm_act.glu(_rows(x), None if up is None else _rows(up), None, None, *formula, interleaved)
     return rows.view(*x.shape[:-1], rows.shape[1])
 
 
+@shardable(activation_rules)
 def swiglu(
     x: torch.Tensor,
     up: torch.Tensor | None = None,
@@ -167,23 +188,24 @@ def swiglu(
     Args:
         x: [..., 2H], gate in the first half and up in the second; or the gate [..., H] where ``up`` is given. bfloat16,
             float16 or float32, any strides.
-        up: [..., H], of x's shape and dtype.
+        up: [..., H], of x's shape. Two dtypes are promoted, as in silu(x) * up.
         limit: None, or at least 0 (GPT-OSS: 7.0; inf clamps nothing).
-        alpha: with a limit only; default 1.702.
+        alpha: with a limit only; default 1.702. Both numbers may be what float() takes without a sync.
         interleaved: gate in the even and up in the odd columns of the packed x (how GPT-OSS stores them).
 
     Returns:
-        [..., H] in x's dtype, contiguous.
+        [..., H] in x's dtype (promoted with up's), contiguous.
 
     Raises:
         UnsupportedError: an argument is outside the above; nothing has been computed.
         BackendUnavailableError: the backend set in code cannot take the call.
     """
     check_activation("swiglu", x, up, None, None, interleaved)
-    check_clamp("swiglu", limit, alpha)
+    limit, alpha = check_clamp("swiglu", limit, alpha)
     return _plain(x, up, _silu(limit, alpha), interleaved)
 
 
+@shardable(activation_rules)
 def geglu(
     x: torch.Tensor, up: torch.Tensor | None = None, *, approximate: str = "none", interleaved: bool = False
 ) -> torch.Tensor:
@@ -195,6 +217,7 @@ def geglu(
     return _plain(x, up, _gelu("geglu", approximate), interleaved)
 
 
+@shardable(probs_rules)
 def swiglu_with_probs(
     x: torch.Tensor,
     probs: torch.Tensor | None = None,
@@ -220,10 +243,11 @@ def swiglu_with_probs(
         as `swiglu`.
     """
     check_activation("swiglu_with_probs", x, None, probs, row_mask)
-    check_clamp("swiglu_with_probs", limit, alpha)
+    limit, alpha = check_clamp("swiglu_with_probs", limit, alpha)
     return torch.ops.turbo_norm_act.glu(_rows(x), None, probs, row_mask, *_silu(limit, alpha), interleaved)
 
 
+@shardable(probs_rules)
 def geglu_with_probs(
     x: torch.Tensor,
     probs: torch.Tensor | None = None,
@@ -244,9 +268,15 @@ def geglu_with_probs(
 def _calls(
     x: torch.Tensor, up: _Optional, probs: _Optional, row_mask: _Optional, formula: Formula, interleaved: bool
 ) -> dict[str, Any]:
+    if up is not None:
+        x, up = promoted(x, up)
     gate, second = halves(_rows(x), interleaved) if up is None else (_rows(x), _rows(up))
-    dprobs = None if probs is None else probs.new_empty((1,), dtype=torch.float32).expand(gate.shape[0])
-    backward = GluBackward(gate, gate, second, probs, row_mask, formula, gate, second, dprobs)
+    # of what does not exist yet only shape, strides and dtype are read
+    dout = torch.empty(gate.shape, dtype=x.dtype, device="meta")
+    dx = dout if up is not None else torch.empty((gate.shape[0], x.shape[-1]), dtype=x.dtype, device="meta")
+    into = (dx, dx) if up is not None else halves(dx, interleaved)
+    dprobs = None if probs is None else torch.empty(probs.shape, dtype=torch.float32, device="meta")
+    backward = GluBackward(dout, gate, second, probs, row_mask, formula, *into, dprobs)
     return {"forward": GluForward(gate, second, probs, row_mask, formula), "backward": backward}
 
 
@@ -254,7 +284,7 @@ def _swiglu_calls(
     x: Any, up: Any = None, *, limit: Any = None, alpha: Any = None, interleaved: bool = False
 ) -> dict[str, Any]:
     check_activation("swiglu", x, up, None, None, interleaved)
-    check_clamp("swiglu", limit, alpha)
+    limit, alpha = check_clamp("swiglu", limit, alpha)
     return _calls(x, up, None, None, _silu(limit, alpha), interleaved)
 
 
@@ -267,7 +297,7 @@ def _swiglu_with_probs_calls(
     x: Any, probs: Any = None, row_mask: Any = None, *, limit: Any = None, alpha: Any = None, interleaved: bool = False
 ) -> dict[str, Any]:
     check_activation("swiglu_with_probs", x, None, probs, row_mask)
-    check_clamp("swiglu_with_probs", limit, alpha)
+    limit, alpha = check_clamp("swiglu_with_probs", limit, alpha)
     return _calls(x, None, probs, row_mask, _silu(limit, alpha), interleaved)
 
 

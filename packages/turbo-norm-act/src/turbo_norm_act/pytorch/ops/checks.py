@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any
 
 import torch
 
 from turbo_core import UnsupportedError
 
-__all__ = ["check_activation", "check_clamp", "check_norm"]
+__all__ = ["check_activation", "check_clamp", "check_norm", "promoted"]
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MASK_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -32,8 +33,16 @@ def _check_data(op: str, name: str, value: Any) -> None:
 
 def _check_same(op: str, name: str, value: Any, x: torch.Tensor, x_name: str) -> None:
     _check_data(op, name, value)
-    if value.shape != x.shape or value.dtype != x.dtype or value.device != x.device:
-        raise UnsupportedError(f"{op}: {name} is {_what(value)}; {x_name} is {_what(x)}, and they must be alike")
+    if value.shape != x.shape or value.device != x.device:
+        raise UnsupportedError(
+            f"{op}: {name} is {_what(value)}; {x_name} is {_what(x)}, and they must be of one shape on one device"
+        )
+
+
+def promoted(x: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both in the dtype that torch gives to their sum."""
+    dtype = torch.promote_types(x.dtype, other.dtype)
+    return x.to(dtype), other.to(dtype)
 
 
 def _check_vector(
@@ -54,18 +63,29 @@ def _check_vector(
         )
 
 
-def _check_number(op: str, name: str, value: Any, least: float, accepted: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
+def _number(op: str, name: str, value: Any, least: float, accepted: str) -> float:
+    """``value`` as a float (of a traced call as the symbol that it is): what float() takes without a sync."""
+    taken = value
+    if isinstance(value, torch.Tensor):
+        constant = value.dim() == 0 and value.device.type == "cpu" and not value.requires_grad
+        taken = value.item() if constant else None
+    elif not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+        taken = float(value) if isinstance(value, numbers.Real) else None
+    if isinstance(taken, bool) or not isinstance(taken, (int, float, torch.SymInt, torch.SymFloat)):
         raise UnsupportedError(f"{op}: {name}={value!r}; {accepted} is accepted")
+    if not taken >= least:
+        raise UnsupportedError(f"{op}: {name}={value!r}; {accepted} is accepted")
+    return float(taken) if isinstance(taken, int) else taken
 
 
-def check_norm(op: str, x: Any, residual: Any, gamma: Any, beta: Any, eps: Any, has_residual: bool = False) -> None:
+def check_norm(op: str, x: Any, residual: Any, gamma: Any, beta: Any, eps: Any, has_residual: bool = False) -> float:
+    """What the norms accept; returns eps as a number."""
     _check_data(op, "x", x)
     if has_residual:
         _check_same(op, "residual", residual, x, "x")
     _check_vector(op, "gamma", gamma, x.shape[-1], x)
     _check_vector(op, "beta", beta, x.shape[-1], x)
-    _check_number(op, "eps", eps, 0.0, "a number that is not negative")
+    return _number(op, "eps", eps, 0.0, "a number that is not negative")
 
 
 def check_activation(op: str, x: Any, up: Any, probs: Any, row_mask: Any, interleaved: bool = False) -> None:
@@ -81,13 +101,13 @@ def check_activation(op: str, x: Any, up: Any, probs: Any, row_mask: Any, interl
     _check_vector(op, "row_mask", row_mask, tokens, x, MASK_DTYPES)
 
 
-def check_clamp(op: str, limit: Any, alpha: Any) -> None:
+def check_clamp(op: str, limit: Any, alpha: Any) -> tuple[float | None, float | None]:
+    """What the gates accept as limit and alpha; returns both as numbers."""
     if limit is None:
         if alpha is not None:
             raise UnsupportedError(
                 f"{op}: alpha={alpha!r} without limit; alpha is read only with a limit (inf: no clamp)"
             )
-        return
-    _check_number(op, "limit", limit, 0.0, "None or a number that is not negative")
-    if alpha is not None:
-        _check_number(op, "alpha", alpha, -math.inf, "None or a number")
+        return None, None
+    limit = _number(op, "limit", limit, 0.0, "None or a number that is not negative")
+    return limit, None if alpha is None else _number(op, "alpha", alpha, -math.inf, "None or a number")

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from turbo_core import OpInfo
+from turbo_core.library import register_gradient
+from turbo_core.sharding import shardable
 from turbo_norm_act.pytorch.kernels.norm_impl import (
     NormBackward,
     NormDispatcher,
@@ -22,7 +24,9 @@ from turbo_norm_act.pytorch.kernels.norm_impl import (
     run_backward,
     run_forward,
 )
-from turbo_norm_act.pytorch.ops.checks import check_norm
+from turbo_norm_act.pytorch.kernels.second_order import norm_second
+from turbo_norm_act.pytorch.ops.checks import check_norm, promoted
+from turbo_norm_act.pytorch.ops.sharding import norm_rules
 from turbo_norm_act.values import Wanted
 
 __all__ = ["LAYERNORM", "RMSNORM", "RMSNORM_RESIDUAL", "layernorm", "rmsnorm", "rmsnorm_residual"]
@@ -39,7 +43,7 @@ _library.define(
 )
 _library.define(
     "norm_backward(Tensor dy, Tensor? ds, Tensor s, Tensor? gamma, Tensor? mean, Tensor rstd, bool zero_centered, "
-    "bool dx, ScalarType? dgamma, ScalarType? dbeta) -> (Tensor dx, Tensor dgamma, Tensor dbeta)",
+    "bool dx, ScalarType? dgamma, ScalarType? dbeta, float eps) -> (Tensor dx, Tensor dgamma, Tensor dbeta)",
     tags=torch.Tag.pt2_compliant_tag,
 )
 
@@ -86,6 +90,7 @@ def _norm_backward(
     dx: bool,
     dgamma: torch.dtype | None,
     dbeta: torch.dtype | None,
+    eps: float,
 ) -> tuple[torch.Tensor, ...]:
     wanted = Wanted(dx, dgamma, dbeta)
     gradients = run_backward(NormBackward(dy, ds, s, gamma, mean, rstd, zero_centered, wanted))
@@ -103,6 +108,7 @@ def _norm_backward_fake(
     dx: bool,
     dgamma: torch.dtype | None,
     dbeta: torch.dtype | None,
+    eps: float,
 ) -> tuple[torch.Tensor, ...]:
     def parameter(dtype: torch.dtype | None) -> torch.Tensor:
         return s.new_empty(0) if dtype is None else s.new_empty((s.shape[1],), dtype=dtype)
@@ -111,7 +117,7 @@ def _norm_backward_fake(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, residual, gamma, beta, _, ctx.zero_centered, center = inputs
+    x, residual, gamma, beta, ctx.eps, ctx.zero_centered, center = inputs
     _, s, mean, rstd = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(mean, rstd, *([s] if residual is None else []))
@@ -136,6 +142,7 @@ def _backward(ctx: Any, dy: _Optional, ds: _Optional, *_: Any) -> tuple[_Optiona
         need_dx,
         gamma.dtype if gamma_needs else None,
         ctx.beta_dtype if beta_needs else None,
+        ctx.eps,
     )
     return (
         dx if x_needs else None,
@@ -148,11 +155,36 @@ def _backward(ctx: Any, dy: _Optional, ds: _Optional, *_: Any) -> tuple[_Optiona
     )
 
 
+def _setup_second(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    dy, _, s, gamma, mean, _, ctx.zero_centered, *_, ctx.eps = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(dy, s, gamma)  # of mean and rstd nothing is differentiated: they are functions of s
+    ctx.center = mean is not None
+
+
+def _second(ctx: Any, to_dx: _Optional, to_dgamma: _Optional, to_dbeta: _Optional) -> tuple[_Optional, ...]:
+    dy, s, gamma = ctx.saved_tensors
+    found = norm_second(
+        to_dx,
+        to_dgamma,
+        to_dbeta,
+        dy,
+        s,
+        gamma,
+        ctx.eps,
+        center=ctx.center,
+        zero_centered=ctx.zero_centered,
+    )
+    return found.dy, to_dx if ctx.needs_input_grad[1] else None, found.s, found.gamma, *[None] * 7
+
+
 _library.impl("norm", _norm, "CompositeExplicitAutograd")
 _library.impl("norm_backward", _norm_backward, "CompositeExplicitAutograd")
 torch.library.register_fake("turbo_norm_act::norm", _norm_fake, lib=_library)
 torch.library.register_fake("turbo_norm_act::norm_backward", _norm_backward_fake, lib=_library)
-torch.library.register_autograd("turbo_norm_act::norm", _backward, setup_context=_setup_context, lib=_library)
+_NAMES = "rmsnorm, rmsnorm_residual, layernorm"
+register_gradient(_library, "turbo_norm_act::norm", _backward, setup_context=_setup_context, name=_NAMES)
+register_gradient(_library, "turbo_norm_act::norm_backward", _second, setup_context=_setup_second, name=_NAMES)
 
 # --- the public functions -------------------------------------------------------------------------------------------
 
@@ -161,6 +193,7 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
+@shardable(norm_rules)
 def rmsnorm(
     x: torch.Tensor, gamma: torch.Tensor | None, eps: float = 1e-6, zero_centered: bool = False
 ) -> torch.Tensor:
@@ -169,7 +202,7 @@ def rmsnorm(
     Args:
         x: [..., D], bfloat16, float16 or float32, any strides.
         gamma: [D] in any of these dtypes, not necessarily x's; None: no weight.
-        eps: added to the mean square.
+        eps: added to the mean square: a number, or what float() takes without a sync (numpy's, a 0-dim CPU tensor).
         zero_centered: the weight is 1 + gamma.
 
     Returns:
@@ -182,10 +215,11 @@ def rmsnorm(
     Arithmetic is float32, rounded once; the gradient of gamma is summed in float32 over all rows. Bit-equal from run to
     run on one backend and device.
     """
-    check_norm("rmsnorm", x, None, gamma, None, eps)
+    eps = check_norm("rmsnorm", x, None, gamma, None, eps)
     return torch.ops.turbo_norm_act.norm(_rows(x), None, gamma, None, eps, zero_centered, False)[0].view(x.shape)
 
 
+@shardable(norm_rules)
 def rmsnorm_residual(
     x: torch.Tensor,
     residual: torch.Tensor,
@@ -198,20 +232,22 @@ def rmsnorm_residual(
     The gradient of s (that of y through the norm, plus what reaches s directly) is the gradient of x and of residual.
 
     Args:
-        x, residual: [..., D], of one shape and dtype; else as for `rmsnorm`.
+        x, residual: [..., D], of one shape; else as for `rmsnorm`. Two dtypes are promoted, as in x + residual.
         gamma, eps, zero_centered: as for `rmsnorm`.
 
     Returns:
-        (y, s), both [..., D] in x's dtype, contiguous. y is the norm of s as rounded to that dtype.
+        (y, s), both [..., D] in the dtype of x + residual, contiguous. y is the norm of s as rounded to that dtype.
 
     Raises:
         as `rmsnorm`.
     """
-    check_norm("rmsnorm_residual", x, residual, gamma, None, eps, has_residual=True)
+    eps = check_norm("rmsnorm_residual", x, residual, gamma, None, eps, has_residual=True)
+    x, residual = promoted(x, residual)
     y, s, _, _ = torch.ops.turbo_norm_act.norm(_rows(x), _rows(residual), gamma, None, eps, zero_centered, False)
     return y.view(x.shape), s.view(x.shape)
 
 
+@shardable(norm_rules)
 def layernorm(
     x: torch.Tensor, gamma: torch.Tensor | None, beta: torch.Tensor | None, eps: float = 1e-5
 ) -> torch.Tensor:
@@ -228,7 +264,7 @@ def layernorm(
     Raises:
         as `rmsnorm`.
     """
-    check_norm("layernorm", x, None, gamma, beta, eps)
+    eps = check_norm("layernorm", x, None, gamma, beta, eps)
     return torch.ops.turbo_norm_act.norm(_rows(x), None, gamma, beta, eps, False, True)[0].view(x.shape)
 
 
@@ -239,26 +275,30 @@ def _calls(
     x: torch.Tensor, residual: _Optional, gamma: _Optional, beta: _Optional, eps: float, zero: bool, center: bool
 ) -> dict[str, Any]:
     x, residual = _rows(x), None if residual is None else _rows(residual)
-    rstd = x.new_empty((1,), dtype=torch.float32).expand(x.shape[0])  # only its metadata are read
+    # of what does not exist yet only shape, strides and dtype are read
+    dy = torch.empty(x.shape, dtype=x.dtype, device="meta")
+    rstd = torch.empty((x.shape[0],), dtype=torch.float32, device="meta")
     wanted = Wanted(True, None if gamma is None else gamma.dtype, None if beta is None else beta.dtype)
-    backward = NormBackward(x, residual, x, gamma, rstd if center else None, rstd, zero, wanted)
+    ds = None if residual is None else dy
+    backward = NormBackward(dy, ds, x, gamma, rstd if center else None, rstd, zero, wanted)
     return {"forward": NormForward(x, residual, gamma, beta, eps, zero, center), "backward": backward}
 
 
 def _rmsnorm_calls(x: Any, gamma: Any, eps: float = 1e-6, zero_centered: bool = False) -> dict[str, Any]:
-    check_norm("rmsnorm", x, None, gamma, None, eps)
+    eps = check_norm("rmsnorm", x, None, gamma, None, eps)
     return _calls(x, None, gamma, None, eps, zero_centered, False)
 
 
 def _residual_calls(
     x: Any, residual: Any, gamma: Any, eps: float = 1e-6, zero_centered: bool = False
 ) -> dict[str, Any]:
-    check_norm("rmsnorm_residual", x, residual, gamma, None, eps, has_residual=True)
+    eps = check_norm("rmsnorm_residual", x, residual, gamma, None, eps, has_residual=True)
+    x, residual = promoted(x, residual)
     return _calls(x, residual, gamma, None, eps, zero_centered, False)
 
 
 def _layernorm_calls(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> dict[str, Any]:
-    check_norm("layernorm", x, None, gamma, beta, eps)
+    eps = check_norm("layernorm", x, None, gamma, beta, eps)
     return _calls(x, None, gamma, beta, eps, False, True)
 
 

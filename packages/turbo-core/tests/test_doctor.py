@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from turbo_core import BackendType, OpInfo, UnsupportedError, explain, requirements
+from turbo_core import BackendType, GlobalBackendManager, OpInfo, UnsupportedError, explain, requirements
 from turbo_core.__main__ import main
+from turbo_core.explain import explain_calls
 from turbo_core.lazy import attach
+from turbo_core.tune_cache import TuneEntry
 from turbo_testing.fake_op import FakeCall, make_backend, make_dispatcher
 
 
@@ -51,6 +53,49 @@ def test_explain_prints_each_answer_and_the_choice(fake_wheel, capsys):
     assert "-> TORCH      can take it" in str(explanation)
     assert "   HIPBLASLT  no GPU here" in str(explanation)
     assert all(not impl.calls for impl in fake_wheel.dispatcher.backends.values()), "explain computes nothing"
+
+
+@pytest.mark.parametrize("chosen", ["HIPBLASLT", "TRITON", "TORCH"])
+@pytest.mark.parametrize("how", ["default", "set in code", "tuned"])
+def test_explain_marks_the_backend_that_would_run_and_no_other(monkeypatch, chosen, how):
+    """All three can take the call."""
+    backends = {BackendType[name]: make_backend(name) for name in ("HIPBLASLT", "TRITON", "TORCH")}
+    default = BackendType[chosen] if how == "default" else BackendType.HIPBLASLT
+    op = make_dispatcher(backends, name=f"marked_{chosen}_{how}", default=default)
+    call = FakeCall(torch.ones(2, 3))
+    if how == "set in code":
+        GlobalBackendManager.set_gemm_backend(chosen)
+    elif how == "tuned":
+        GlobalBackendManager.set_auto_tune(True)
+        op.cache.put(op.make_key(call), TuneEntry(BackendType[chosen], 0.5))
+    info = OpInfo("marked", op, calls=lambda: {"forward": call}, example=lambda device: {})
+    reason = {"tuned": "auto-tuned winner (0.500 ms)"}.get(how, how)
+    lines = [
+        f"  {'  ' if name != chosen else '->'} {name:<10} can take it" for name in ("HIPBLASLT", "TRITON", "TORCH")
+    ]
+    assert str(explain_calls(info, {"forward": call})).splitlines() == [
+        "marked:",
+        f"  forward: {chosen} ({reason})",
+        "    call: x [2, 3]",
+        *(f"  {line}" for line in lines),
+    ]
+
+
+def test_explain_tunes_without_autocast():
+    """As the call itself would: its dtypes are decided when it is timed."""
+    seen = []
+
+    class Product(make_backend("TORCH")):
+        @classmethod
+        def execute(cls, call):
+            seen.append((call.x @ call.x).dtype)
+
+    op = make_dispatcher({BackendType.TORCH: Product}, name="explained_autocast", default=BackendType.TORCH)
+    GlobalBackendManager.set_auto_tune(True)
+    info = OpInfo("product", op, calls=dict, example=lambda device: {})
+    with torch.autocast("cpu", torch.bfloat16):
+        explain_calls(info, {"forward": FakeCall(torch.ones(2, 2))})
+    assert set(seen) == {torch.float32}
 
 
 def test_explain_when_no_backend_would_run(fake_wheel, monkeypatch, capsys):

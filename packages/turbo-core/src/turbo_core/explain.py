@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 from collections.abc import Callable, Collection, Mapping
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
+from turbo_core.autocast import without_autocast
 from turbo_core.backend import BackendType
+from turbo_core.calls import device_of
 from turbo_core.dispatch import AutoKernelDispatcher
 from turbo_core.errors import BackendUnavailableError, UnsupportedError
 from turbo_core.installed import entry_points, unnamed
@@ -79,8 +82,10 @@ def explain_calls(info: OpInfo, calls: Mapping[str, Any]) -> Explanation:
     """What `explain` says of ready-made calls."""
     entries = []
     for role, call in calls.items():
+        device = device_of(call)
         try:
-            decision = info.dispatcher.resolve(call)
+            with contextlib.nullcontext() if device is None else without_autocast(device):  # it may tune
+                decision = info.dispatcher.resolve(call)
             backend, reason = decision.backend, decision.reason
         except BackendUnavailableError as error:
             backend, reason = None, str(error)

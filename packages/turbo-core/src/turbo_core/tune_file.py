@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +49,15 @@ def save_tune_cache(path: str | os.PathLike[str]) -> int:
         "built_with": software_versions(),
         "entries": entries,
     }
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".tmp")
+    temporary = target.with_name(f"{target.name}.{secrets.token_hex(8)}.tmp")  # beside it, and of this writer alone
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        with open(temporary, "x", encoding="utf-8") as stream:
             json.dump(document, stream, indent=1)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, target)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
     return sum(len(records) for records in entries.values())
 

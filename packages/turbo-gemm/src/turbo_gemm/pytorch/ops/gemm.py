@@ -1,29 +1,28 @@
 # SPDX-License-Identifier: MIT
 """`gemm`: dense matrix product with both gradients, registered as ``turbo_gemm::gemm``.
 
-Gradients, for C = op(A) op(B) + bias, in the storage layout of each input:
-
-    op(A)-grad = dC op(B)^T        op(B)-grad = op(A)^T dC        bias-grad = sum over rows of dC
-
-Where the gradient of a transposed input is wanted, both sides are transposed and the operands swap places, so each
-gradient is one GEMM with no copy.
+Its gradients (`gemm_gradients`) are made of the same op, so that they have gradients in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from turbo_core import OpInfo
+from turbo_core.autocast import autocast_dtype
+from turbo_core.library import register_gradient
+from turbo_core.sharding import shardable
 from turbo_gemm.pytorch.kernels.gemm_impl import GemmCall, GemmDispatcher, run
 from turbo_gemm.pytorch.ops.gemm_checks import check_gemm, check_main_grad
+from turbo_gemm.pytorch.ops.gemm_gradients import bias_gradient, dgrad_operands, gradient_operand, wgrad_operands
+from turbo_gemm.pytorch.ops.main_grad import gemm_into_main_grad, into_main_grad
+from turbo_gemm.pytorch.ops.sharding import gemm_rules
 
 __all__ = ["GEMM", "gemm"]
-
-# a, b, bias (none in a gradient), trans_a, trans_b
-_Operands = tuple[torch.Tensor, torch.Tensor, None, bool, bool]
 
 # --- registration ---------------------------------------------------------------------------------------------------
 
@@ -72,93 +71,36 @@ def _gemm_accumulate_fake(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, t
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     a, b, bias, ctx.trans_a, ctx.trans_b, _, _ = inputs
-    ctx.save_for_backward(a, b)
-    ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.save_for_backward(a if b.requires_grad else None, b if a.requires_grad else None)
+    ctx.dtypes = a.dtype, b.dtype, None if bias is None else bias.dtype
 
 
 def _backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
-    def grad_of_b(*operands: Any) -> torch.Tensor:
-        return torch.ops.turbo_gemm.gemm(*operands, ctx.saved_tensors[1].dtype, "wgrad")
-
-    return *_gradients(ctx, grad_out, grad_of_b), None, None, None, None
+    a, b = ctx.saved_tensors
+    dtype_a, dtype_b, bias_dtype = ctx.dtypes
+    layout = ctx.trans_a, ctx.trans_b
+    gemm_op = torch.ops.turbo_gemm.gemm
+    grad_a = grad_b = grad_bias = None
+    operand = gradient_operand(grad_out, dtype_a, dtype_b)
+    if ctx.needs_input_grad[0]:
+        grad_a = gemm_op(*dgrad_operands(operand, b, *layout), dtype_a, "dgrad")
+    if ctx.needs_input_grad[1]:
+        grad_b = gemm_op(*wgrad_operands(operand, a, *layout), dtype_b, "wgrad")
+    if ctx.needs_input_grad[2]:
+        grad_bias = bias_gradient(grad_out, bias_dtype)
+    return grad_a, grad_b, grad_bias, None, None, None, None
 
 
 _library.impl("gemm", _gemm, "CompositeExplicitAutograd")
 _library.impl("gemm_accumulate", _gemm_accumulate, "CompositeExplicitAutograd")
 torch.library.register_fake("turbo_gemm::gemm", _gemm_fake, lib=_library)
 torch.library.register_fake("turbo_gemm::gemm_accumulate", _gemm_accumulate_fake, lib=_library)
-torch.library.register_autograd("turbo_gemm::gemm", _backward, setup_context=_setup_context, lib=_library)
-
-# --- gradients ------------------------------------------------------------------------------------------------------
-
-
-def _dgrad_operands(grad_out: torch.Tensor, b: torch.Tensor, trans_a: bool, trans_b: bool) -> _Operands:
-    """Operands of dA: dC op(B)^T [M,K], or its transpose op(B) dC^T [K,M] when A is stored transposed."""
-    return (b, grad_out, None, trans_b, True) if trans_a else (grad_out, b, None, False, not trans_b)
-
-
-def _wgrad_operands(grad_out: torch.Tensor, a: torch.Tensor, trans_a: bool, trans_b: bool) -> _Operands:
-    """Operands of dB: op(A)^T dC [K,N], or its transpose dC^T op(A) [N,K] when B is stored transposed."""
-    return (grad_out, a, None, True, trans_a) if trans_b else (a, grad_out, None, not trans_a, False)
-
-
-def _gradients(ctx: Any, grad_out: torch.Tensor, grad_of_b: Callable[..., torch.Tensor]) -> tuple[Any, Any, Any]:
-    """dA, dB (by ``grad_of_b``, from the operands of its GEMM) and dbias, each None if nobody wants it.
-
-    A float32 C from 16-bit operands has 16-bit gradient GEMMs, like any other: dC is cast to the operands' type.
-    """
-    a, b = ctx.saved_tensors
-    grad_a = grad_b = grad_bias = None
-    operand = grad_out.to(torch.promote_types(a.dtype, b.dtype))
-    if ctx.needs_input_grad[0]:
-        grad_a = torch.ops.turbo_gemm.gemm(*_dgrad_operands(operand, b, ctx.trans_a, ctx.trans_b), a.dtype, "dgrad")
-    if ctx.needs_input_grad[1]:
-        grad_b = grad_of_b(*_wgrad_operands(operand, a, ctx.trans_a, ctx.trans_b))
-    if ctx.needs_input_grad[2]:
-        grad_bias = grad_out.sum(0, dtype=torch.float32).to(ctx.bias_dtype)
-    return grad_a, grad_b, grad_bias
-
-
-class _GemmIntoMainGrad(torch.autograd.Function):
-    """gemm whose gradient of the weight is added to ``weight.main_grad`` by the GEMM itself.
-
-    The weight is an attribute of ctx: saved tensors are checked for writes since the forward, and ``main_grad`` is
-    written by other micro-batches in between.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        a: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        trans_a: bool,
-        trans_b: bool,
-        out_dtype: torch.dtype,
-        weight_dtype: torch.dtype,
-    ) -> torch.Tensor:
-        b = weight.to(weight_dtype)
-        ctx.save_for_backward(a, b)
-        ctx.weight = weight
-        ctx.trans_a, ctx.trans_b = trans_a, trans_b
-        ctx.bias_dtype = None if bias is None else bias.dtype
-        return torch.ops.turbo_gemm.gemm(a, b, bias, trans_a, trans_b, out_dtype, "forward")
-
-    @staticmethod
-    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
-        weight = ctx.weight
-
-        def grad_of_b(x: torch.Tensor, y: torch.Tensor, _: None, trans_x: bool, trans_y: bool) -> torch.Tensor:
-            torch.ops.turbo_gemm.gemm_accumulate(weight.main_grad, x, y, trans_x, trans_y)
-            # hooks on the parameter run only if it gets a gradient; zeros, so that who adds it up adds nothing
-            return torch.zeros_like(weight)
-
-        return *_gradients(ctx, grad_out, grad_of_b), None, None, None, None
-
+register_gradient(_library, "turbo_gemm::gemm", _backward, setup_context=_setup_context, name="gemm")
 
 # --- the public function --------------------------------------------------------------------------------------------
 
 
+@shardable(gemm_rules)
 def gemm(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -197,18 +139,18 @@ def gemm(
     check_gemm(a, b, trans_a, trans_b, out_dtype, bias)
     if fuse_bgrad_accum_pattern is not None:
         check_main_grad(b, fuse_bgrad_accum_pattern)
-    dtype_a, dtype_b = a.dtype, b.dtype
-    if torch.is_autocast_enabled(a.device.type):
-        dtype_a = dtype_b = torch.get_autocast_dtype(a.device.type)
-        a = a.to(dtype_a)
+    dtype = autocast_dtype(a.device)
+    a = a if dtype is None else a.to(dtype)
+    dtype_b = dtype or b.dtype
     if out_dtype is None:
-        out_dtype = torch.promote_types(dtype_a, dtype_b)
-    if fuse_bgrad_accum_pattern is not None:
-        # said here, not in the backward, which a compiler traces as a function without side effects on attributes
-        if b.requires_grad and torch.is_grad_enabled():
-            b.grad_added_to_main_grad = True
-        return _GemmIntoMainGrad.apply(a, b, bias, trans_a, trans_b, out_dtype, dtype_b)
-    return torch.ops.turbo_gemm.gemm(a, b.to(dtype_b), bias, trans_a, trans_b, out_dtype, "forward")
+        out_dtype = torch.promote_types(a.dtype, dtype_b)
+    if not into_main_grad("gemm", b, fuse_bgrad_accum_pattern):
+        c: torch.Tensor = torch.ops.turbo_gemm.gemm(a, b.to(dtype_b), bias, trans_a, trans_b, out_dtype, "forward")
+        return c
+    c = gemm_into_main_grad(a, b.detach().to(dtype_b), b, bias, trans_a, trans_b, out_dtype)
+    # said here, not in the backward, which a compiler traces as a function without side effects on attributes
+    b.grad_added_to_main_grad = True  # type: ignore[attr-defined]
+    return c
 
 
 # --- for turbo_core.explain and the doctor --------------------------------------------------------------------------
@@ -230,14 +172,24 @@ def _calls(
     if fuse_bgrad_accum_pattern is not None:
         check_main_grad(b, fuse_bgrad_accum_pattern)
         main_grad = b.main_grad
+    wgrad_dtype = b.dtype if main_grad is None else main_grad.dtype
+    cast_to = autocast_dtype(a.device)
+    if cast_to is not None:
+        a, b = _cast(a, cast_to), _cast(b, cast_to)
+        wgrad_dtype = cast_to if main_grad is None else wgrad_dtype
     dtype = torch.promote_types(a.dtype, b.dtype)
     forward = GemmCall(a, b, bias, trans_a, trans_b, out_dtype or dtype)
     m, n, _ = forward.sizes()
     grad_out = a.new_empty((1, 1), dtype=dtype).expand(m, n)  # only its metadata are read
-    dgrad = GemmCall(*_dgrad_operands(grad_out, b, trans_a, trans_b), a.dtype, None, "dgrad")
-    wgrad_dtype = b.dtype if main_grad is None else main_grad.dtype
-    wgrad = GemmCall(*_wgrad_operands(grad_out, a, trans_a, trans_b), wgrad_dtype, main_grad, "wgrad")
+    dgrad = GemmCall(*dgrad_operands(grad_out, b, trans_a, trans_b), a.dtype, None, "dgrad")
+    wgrad = GemmCall(*wgrad_operands(grad_out, a, trans_a, trans_b), wgrad_dtype, main_grad, "wgrad")
     return {"forward": forward, "dgrad": dgrad, "wgrad": wgrad}
+
+
+def _cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``x.to(dtype)`` without its values."""
+    with contextlib.nullcontext() if isinstance(x, FakeTensor) else FakeTensorMode():
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).to(dtype)
 
 
 def _example(device: torch.device) -> dict[str, GemmCall]:

@@ -2,15 +2,18 @@
 """A product of quantised matrices, differentiable in the matrices as they were before.
 
 What is saved for the backward are the 8- or 4-bit copies that the backward reads, and only those that it will read.
+The gradients, made of a quantised gradient of C, have no gradients in turn, and say so.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from turbo_core import UnsupportedError
+from turbo_gemm.pytorch.ops.gemm_gradients import bias_gradient
+from turbo_gemm.pytorch.ops.main_grad import under_transforms, weight_takes_part
 from turbo_gemm.pytorch.ops.quant_library import accumulate_product, product
 from turbo_gemm.pytorch.ops.quant_operands import (
     Copies,
@@ -48,6 +51,7 @@ def _parts(forward: Copy, backward: Copy | None) -> tuple[_Parts, _Kind]:
 
 
 def quantised_product(
+    op: str,
     a: torch.Tensor,
     b: torch.Tensor,
     bias: torch.Tensor | None,
@@ -55,17 +59,20 @@ def quantised_product(
     b_copies: Copies,
     scheme: Scheme,
     out_dtype: torch.dtype,
-    accumulate: bool,
+    weight: torch.Tensor | None,
 ) -> torch.Tensor:
     """op(a) op(b) + bias from the copies; a and b themselves are not read, they are what gradients belong to.
 
-    With ``accumulate`` the gradient of b is added to ``b.main_grad``.
+    Where ``weight`` is given, b is a view of it, whose gradient is added to ``weight.main_grad``. ``op`` is the public
+    function, for messages.
     """
     x, y, _, _ = forward_operands(a_copies, b_copies, scheme)
     a_parts, a_kind = _parts(x, a_copies[1 - scheme.contraction("a")])
     b_parts, b_kind = _parts(y, b_copies[1 - scheme.contraction("b")])
     b, a, *parts = _distinct(b, a, *a_parts, *b_parts)
-    result: torch.Tensor = _QuantisedProduct.apply(a, b, bias, scheme, out_dtype, accumulate, a_kind, b_kind, *parts)
+    settings = _Settings(op, scheme, out_dtype, a_kind, b_kind)
+    function = _QuantisedProductTransformed if under_transforms() else _QuantisedProduct
+    result: torch.Tensor = function.apply(a, b, bias, weight, settings, *parts)
     return result
 
 
@@ -78,6 +85,29 @@ def _distinct(*tensors: Any) -> list[Any]:
     return distinct
 
 
+class _Settings(NamedTuple):
+    """What a product is besides its tensors; ``op`` is the public function."""
+
+    op: str
+    scheme: Scheme
+    out_dtype: torch.dtype
+    a_kind: _Kind
+    b_kind: _Kind
+
+
+def _multiply(bias: torch.Tensor | None, settings: _Settings, parts: tuple[Any, ...]) -> torch.Tensor:
+    """C from the copies for the forward."""
+    scheme = settings.scheme
+    x, y = Copy(*parts[0:2], settings.a_kind.tiles), Copy(*parts[4:6], settings.b_kind.tiles)
+    return product(forward_operands((x, x), (y, y), scheme), scheme, bias, settings.out_dtype, "forward")
+
+
+def _kept(settings: _Settings, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Payloads and scales that the backward reads: a's and b's."""
+    a, b = (0 if settings.a_kind.shared else 2), (4 if settings.b_kind.shared else 6)
+    return *parts[a : a + 2], *parts[b : b + 2]
+
+
 class _QuantisedProduct(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -85,48 +115,111 @@ class _QuantisedProduct(torch.autograd.Function):
         a: torch.Tensor,
         b: torch.Tensor,
         bias: torch.Tensor | None,
-        scheme: Scheme,
-        out_dtype: torch.dtype,
-        accumulate: bool,
-        a_kind: _Kind,
-        b_kind: _Kind,
+        weight: torch.Tensor | None,
+        settings: _Settings,
         *parts: Any,
     ) -> torch.Tensor:
-        kept = []
-        copies = []
-        for kind, (data, scale_inv, data_back, scale_inv_back) in ((a_kind, parts[:4]), (b_kind, parts[4:])):
-            kept += [data, scale_inv] if kind.shared else [data_back, scale_inv_back]
-            copies.append(Copy(data, scale_inv, kind.tiles))
-        ctx.save_for_backward(*kept)
-        ctx.scheme, ctx.tiles = scheme, (a_kind.tiles, b_kind.tiles)
-        ctx.dtypes = a.dtype, b.dtype, None if bias is None else bias.dtype
+        ctx.save_for_backward(*_kept(settings, parts))
+        ctx.settings, ctx.dtypes = settings, (a.dtype, b.dtype, None if bias is None else bias.dtype)
         # an attribute: saved tensors are checked for writes, and other micro-batches write main_grad in between
-        ctx.weight = b if accumulate else None
-        x, y = copies
-        return product(forward_operands((x, x), (y, y), scheme), scheme, bias, out_dtype, "forward")
+        ctx.weight = weight
+        return _multiply(bias, settings, parts)
 
     @staticmethod
-    @once_differentiable  # the quantised gradient has no gradient
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
-        scheme: Scheme = ctx.scheme
-        a_data, a_scale_inv, b_data, b_scale_inv = ctx.saved_tensors
-        a_dtype, b_dtype, bias_dtype = ctx.dtypes
         need_a, need_b, need_bias = ctx.needs_input_grad[:3]
-        grad_a = grad_b = grad_bias = None
-        if need_a or need_b:
-            gradient = quantize(grad_out, scheme, "gradient", (need_b, need_a))
-            if need_a:
-                b = Copy(b_data, b_scale_inv, ctx.tiles[1])
-                grad_a = product(dgrad_operands(gradient, (b, b), scheme), scheme, None, a_dtype, "dgrad")
-            if need_b:
-                a = Copy(a_data, a_scale_inv, ctx.tiles[0])
-                operands = wgrad_operands(gradient, (a, a), scheme)
-                if ctx.weight is None:
-                    grad_b = product(operands, scheme, None, b_dtype, "wgrad")
-                else:
-                    accumulate_product(ctx.weight.main_grad, operands, scheme)
-                    # hooks on the parameter run only if it gets a gradient; zeros, so that adding it adds nothing
-                    grad_b = torch.zeros(ctx.weight.shape, dtype=b_dtype, device=grad_out.device)
-        if need_bias:
-            grad_bias = grad_out.sum(0, dtype=torch.float32).to(bias_dtype)
-        return (grad_a, grad_b, grad_bias, *(None,) * 13)
+        need_b = need_b and (ctx.weight is None or weight_takes_part(ctx, 1))
+        grad_a, grad_b = _gradients(ctx, grad_out.detach(), ctx.saved_tensors, need_a, need_b)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            # each depends on grad_out and on the other operand
+            source = torch.empty(0, device=grad_out.device, requires_grad=True)
+            grad_a, grad_b = (None if g is None else _Once.apply(g, ctx.settings.op, source) for g in (grad_a, grad_b))
+        return (grad_a, grad_b, bias_gradient(grad_out, ctx.dtypes[2]) if need_bias else None, *(None,) * 10)
+
+
+def _gradients(
+    ctx: Any, grad_out: torch.Tensor, kept: tuple[Any, ...], need_a: bool, need_b: bool
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """dA and dB, None where not needed; dB is zeros where it went into ``main_grad``."""
+    if not need_a and not need_b:
+        return None, None
+    _, scheme, _, a_kind, b_kind = ctx.settings
+    a, b = Copy(*kept[:2], a_kind.tiles), Copy(*kept[2:], b_kind.tiles)
+    dtype_a, dtype_b, _ = ctx.dtypes
+    gradient = quantize(grad_out, scheme, "gradient", (need_b, need_a))
+    grad_a = grad_b = None
+    if need_a:
+        grad_a = product(dgrad_operands(gradient, (b, b), scheme), scheme, None, dtype_a, "dgrad")
+    if need_b:
+        operands = wgrad_operands(gradient, (a, a), scheme)
+        if ctx.weight is None:
+            return grad_a, product(operands, scheme, None, dtype_b, "wgrad")
+        with torch.no_grad():
+            accumulate_product(ctx.weight.main_grad, operands, scheme)
+        # hooks on the parameter run only if it gets a gradient; zeros, so that adding it adds nothing
+        grad_b = torch.zeros(ctx.weight.shape, dtype=dtype_b, device=grad_out.device)
+    return grad_a, grad_b
+
+
+class _QuantisedProductTransformed(torch.autograd.Function):
+    """Likewise under torch.func, which wants forward and saving apart, and where forward-mode derivatives are on.
+
+    a and b are saved as well, for a second derivative to find that it leads to them.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        a: torch.Tensor,
+        b: torch.Tensor,
+        bias: torch.Tensor | None,
+        weight: torch.Tensor | None,
+        settings: _Settings,
+        *parts: Any,
+    ) -> torch.Tensor:
+        return _multiply(bias, settings, parts)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        a, b, bias, weight, settings, *parts = inputs
+        ctx.save_for_backward(a, b, *_kept(settings, tuple(parts)))
+        ctx.settings, ctx.dtypes = settings, (a.dtype, b.dtype, None if bias is None else bias.dtype)
+        ctx.weight = None
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
+        a, b, *kept = ctx.saved_tensors
+        need_a, need_b, need_bias = ctx.needs_input_grad[:3]
+        found = _gradients(ctx, grad_out.detach(), tuple(kept), need_a, need_b)
+        grad_a, grad_b = (None if g is None else _Once.apply(g, ctx.settings.op, grad_out, a, b) for g in found)
+        return (grad_a, grad_b, bias_gradient(grad_out, ctx.dtypes[2]) if need_bias else None, *(None,) * 10)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
+        raise UnsupportedError(
+            f"{ctx.settings.op}: forward-mode derivatives (torch.func.jvp, jacfwd, dual numbers) are not supported; "
+            "reverse mode (backward, torch.func.grad, vjp, jacrev) is"
+        )
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that depends on ``sources`` in a way that has no derivative."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gradient: torch.Tensor, op: str, *sources: torch.Tensor) -> torch.Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.op = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: torch.Tensor) -> NoReturn:
+        raise UnsupportedError(f"{ctx.op}: second derivatives are not supported; differentiate it once")
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
+        raise UnsupportedError(f"{ctx.op}: second derivatives are not supported; differentiate it once")

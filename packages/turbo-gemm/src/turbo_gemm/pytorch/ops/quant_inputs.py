@@ -27,8 +27,21 @@ class Input(NamedTuple):
     backward: QuantizedTensor | None = None
 
     def plain(self) -> torch.Tensor:
-        """The matrix in its original dtype."""
-        return self.source.dequantize() if isinstance(self.source, QuantizedTensor) else self.source
+        """The matrix in its original dtype; its gradient is that of the source."""
+        if not isinstance(self.source, QuantizedTensor):
+            return self.source
+        x: torch.Tensor = _Dequantised.apply(self.source)
+        return x
+
+
+class _Dequantised(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, source: QuantizedTensor) -> torch.Tensor:
+        return source.dequantize()
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: torch.Tensor) -> torch.Tensor:
+        return grad_out
 
 
 def as_input(op: str, name: str, x: Any) -> Input:

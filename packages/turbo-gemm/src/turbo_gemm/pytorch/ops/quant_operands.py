@@ -37,6 +37,7 @@ from turbo_core.low_precision import (
     ScalingGranularity,
     fp8_dtype,
 )
+from turbo_core.sharding import amax_over
 from turbo_quant import rng_state
 from turbo_quant.calls import MxDirection, QuantizeFloatCall, QuantizeMxCall
 from turbo_quant.pytorch.ops.library import run_quantize_float, run_quantize_mx
@@ -45,6 +46,7 @@ __all__ = [
     "SIGN_MASK",
     "Copies",
     "Copy",
+    "Divided",
     "Operands",
     "Scheme",
     "dgrad_operands",
@@ -68,6 +70,9 @@ class Copy(NamedTuple):
 
 Copies = tuple[Copy | None, Copy | None]
 """A matrix with scales along its dimension 0, and along its dimension 1; None where that is not wanted."""
+
+
+Divided = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 
 class Operands(NamedTuple):
@@ -94,6 +99,8 @@ class Scheme(NamedTuple):
         gradient_sr: the gradient is rounded stochastically.
         preshuffle: scales and second operands in the order of AITER's kernels.
         sign_mask: the signs of the Hadamard transforms.
+        divided: of which matrices, a, b and the gradient, this rank has a piece: names of the process groups over which
+            they are divided.
     """
 
     trans_a: bool
@@ -108,6 +115,7 @@ class Scheme(NamedTuple):
     gradient_sr: bool = False
     preshuffle: bool = False
     sign_mask: int = SIGN_MASK
+    divided: Divided = ((), (), ())
 
     @classmethod
     def of(
@@ -148,7 +156,8 @@ class Scheme(NamedTuple):
 
 @torch.compiler.assume_constant_result  # a compiler need not read how devices are told apart
 def _payload_dtype(format: Format, device: torch.device, is_forward: bool) -> torch.dtype:
-    return fp8_dtype(format, device, is_forward=is_forward)
+    # a meta tensor is of no device yet; its payloads are told by the types that most devices have
+    return fp8_dtype(format, "cpu" if device.type == "meta" else device, is_forward=is_forward)
 
 
 # --- quantising -----------------------------------------------------------------------------------------------------
@@ -162,6 +171,9 @@ def quantize(x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bo
     tiles = scheme.granularity is ScalingGranularity.BLOCKWISE and which == "b"
     if tiles or scheme.granularity is ScalingGranularity.TENSORWISE:  # one copy serves both
         call = QuantizeFloatCall(x.unsqueeze(0), dtype, scheme.granularity, scheme.block_size, True, False, tiles)
+        groups = scheme.divided[("a", "b", "gradient").index(which)]
+        if groups and not tiles:
+            call = call._replace(amax=amax_over(x, groups))
         data, scale_inv, _, _ = run_quantize_float(call)
         copy = Copy(data.squeeze(0), scale_inv.squeeze(0) if tiles else scale_inv, tiles)
         return (copy if wanted[0] else None, copy if wanted[1] else None)

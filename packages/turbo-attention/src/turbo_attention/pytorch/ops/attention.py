@@ -11,7 +11,9 @@ from turbo_attention.calls import BackwardCall, ForwardCall
 from turbo_attention.pytorch.kernels.attention_impl import AttentionDispatcher
 from turbo_attention.pytorch.ops.arguments import call_arguments, dense_call, ragged_call
 from turbo_attention.pytorch.ops.library import attention, attention_probabilities
+from turbo_attention.pytorch.ops.sharding import dense_rules, ragged_rules
 from turbo_core import OpInfo
+from turbo_core.sharding import shardable
 
 __all__ = ["FLASH_ATTN", "FLASH_ATTN_VARLEN", "flash_attn_func", "flash_attn_varlen_func"]
 
@@ -29,6 +31,7 @@ def _result(call: ForwardCall, ragged: bool, deterministic: bool, return_lse: bo
     return results[0] if len(results) == 1 else tuple(results)
 
 
+@shardable(dense_rules)
 def flash_attn_func(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -97,6 +100,7 @@ def flash_attn_func(
     return _result(call, False, deterministic, return_lse, return_attn_probs)
 
 
+@shardable(ragged_rules, replicated=("cu_seqlens_q", "cu_seqlens_k"))
 def flash_attn_varlen_func(
     q: torch.Tensor,
     k: torch.Tensor,

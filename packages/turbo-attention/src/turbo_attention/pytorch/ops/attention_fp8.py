@@ -18,10 +18,12 @@ from turbo_attention.pytorch.kernels.fp8_impl import Fp8AttentionDispatcher, qua
 from turbo_attention.pytorch.kernels.fp8_reference import dequantize_rows
 from turbo_attention.pytorch.ops.arguments import call_arguments, dense_call
 from turbo_attention.pytorch.ops.library import attention_probabilities, declare, in_order, settle
+from turbo_attention.pytorch.ops.sharding import fp8_rules
 from turbo_core import OpInfo, UnsupportedError
 from turbo_core.autocast import without_autocast
 from turbo_core.library import refuse_gradient, register_gradient
 from turbo_core.low_precision import Float8QuantConfig, Format, ScalingGranularity, fp8_dtype
+from turbo_core.sharding import shardable
 
 __all__ = ["FLASH_ATTN_FP8", "flash_attn_fp8_func"]
 
@@ -181,6 +183,7 @@ def _check_config(config: Float8QuantConfig | None) -> None:
         )
 
 
+@shardable(fp8_rules)
 def flash_attn_fp8_func(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -45,6 +45,8 @@ def refuse(op: str, name: str, value: Any, accepted: str) -> NoReturn:
 
 def ensure(condition: Any, op: str, name: str, value: Any, accepted: str) -> None:
     """Refuse ``value`` unless ``condition`` holds; what torch.compile cannot know is checked at run time."""
+    if condition is True:
+        return
     if torch.compiler.is_compiling():
         torch._check(condition, lambda: f"{op}: {name}: {accepted}")
     elif not condition:
@@ -65,6 +67,8 @@ def _item(op: str, name: str, value: Any, accepted: str) -> Any:
 
 def as_number(op: str, name: str, value: Any, accepted: str) -> float:
     """``value`` as `float` takes it: a number of Python or numpy, a CPU tensor of one element. Symbols stay symbols."""
+    if type(value) is float:
+        return value
     number = _item(op, name, value, accepted)
     if isinstance(number, (bool, str)):
         refuse(op, name, value, accepted)
@@ -79,6 +83,8 @@ def as_number(op: str, name: str, value: Any, accepted: str) -> float:
 
 def as_count(op: str, name: str, value: Any, accepted: str) -> int:
     """Likewise as `operator.index` takes it: an integer."""
+    if type(value) is int:
+        return value
     number = _item(op, name, value, accepted)
     if isinstance(number, bool):
         refuse(op, name, value, accepted)

@@ -11,10 +11,12 @@ import torch
 from turbo_attention.pytorch.kernels.sparse_mla_impl import SparseMlaDispatcher, run_backward, run_forward
 from turbo_attention.pytorch.ops.checks import ACCEPTED, as_count, as_number, cast_operands, check_sink, ensure, refuse
 from turbo_attention.pytorch.ops.index_values import check_sparse_indices
+from turbo_attention.pytorch.ops.sharding import sparse_mla_rules
 from turbo_attention.sparse_calls import SparseBackward, SparseForward
 from turbo_core import OpInfo
 from turbo_core.autocast import without_autocast
 from turbo_core.library import refuse_gradient, register_gradient
+from turbo_core.sharding import shardable
 
 __all__ = ["SPARSE_MLA", "sparse_mla_func"]
 
@@ -141,6 +143,7 @@ def _call(q: Any, kv: Any, topk_indices: Any, attn_sink: Any, kv_lora_rank: Any,
     return SparseForward(q, kv.reshape(kv.shape[0], kv.shape[-1]), topk_indices, attn_sink, rank, softmax_scale)
 
 
+@shardable(sparse_mla_rules)
 def sparse_mla_func(
     q: torch.Tensor,
     kv: torch.Tensor,

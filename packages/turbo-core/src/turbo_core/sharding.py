@@ -23,7 +23,7 @@ from turbo_core.errors import UnsupportedError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SUM", "WHOLE", "Rule", "Split", "is_sharded", "refuse_sharded", "shardable"]
+__all__ = ["SUM", "WHOLE", "Rule", "Split", "amax_over", "is_sharded", "refuse_sharded", "shardable"]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -63,10 +63,7 @@ Rules = Callable[[Shapes, Mapping[str, Any], int], list[Rule]]
 
 def is_sharded(*values: Any) -> bool:
     """Whether a DTensor is among ``values``."""
-    for value in values:
-        if type(value).__name__ == "DTensor":
-            return True
-    return False
+    return any(type(value).__name__ == "DTensor" for value in values)
 
 
 def refuse_sharded(op: str, accepted: str, **values: Any) -> None:
@@ -111,6 +108,18 @@ def shardable(
     return decorate
 
 
+def amax_over(x: torch.Tensor, groups: Sequence[str]) -> torch.Tensor:
+    """max |x|, float32, of a tensor of which each rank of the process groups has a piece; NaN where there is one."""
+    import torch
+    from torch.distributed import _functional_collectives as collectives
+
+    amax = torch.linalg.vector_norm(x.detach(), torch.inf, dtype=torch.float32)
+    bits = amax.abs().view(torch.int32)  # ordered like the numbers, NaN above all, which a maximum of floats may drop
+    for group in groups:
+        bits = collectives.all_reduce(bits, "max", group)
+    return bits.view(torch.float32)
+
+
 # --- one call -------------------------------------------------------------------------------------------------------
 
 
@@ -153,8 +162,8 @@ def _tensors(op: str, arguments: Mapping[str, Any], replicated: tuple[str, ...])
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor) and name not in tensors and name not in replicated:
             raise UnsupportedError(
-                f"{op}: {name} is a {type(value).__name__} and {first} a DTensor; all tensors are to be DTensors of one "
-                "mesh (torch.distributed.tensor.distribute_tensor, DTensor.from_local), or all of them local"
+                f"{op}: {name} is a {type(value).__name__} and {first} a DTensor; all tensors are to be DTensors of "
+                "one mesh (torch.distributed.tensor.distribute_tensor, DTensor.from_local), or all of them local"
             )
     return tensors, mesh
 

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from turbo_core import UnsupportedError
 from turbo_gemm.pytorch.ops.gemm import gemm
+from turbo_gemm.pytorch.ops.linear import linear
 
 __all__ = ["Linear"]
 
@@ -30,6 +29,4 @@ class Linear(torch.nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise UnsupportedError(f"Linear: x has shape {list(x.shape)}; [..., {self.in_features}] is accepted")
-        leading = x.shape[:-1]
-        y = gemm(x.reshape(math.prod(leading), self.in_features), self.weight, trans_b=True, bias=self.bias)
-        return y.view(*leading, self.out_features)
+        return linear(gemm, x, self.weight, self.bias, {})

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -12,6 +12,7 @@ from turbo_core import UnsupportedError
 from turbo_core.low_precision import Float4QuantConfig, Float8QuantConfig
 from turbo_gemm.pytorch.ops.gemm_fp4 import gemm_fp4
 from turbo_gemm.pytorch.ops.gemm_fp8 import gemm_fp8
+from turbo_gemm.pytorch.ops.linear import quant_linear
 
 __all__ = ["Float4Linear", "Float8Linear"]
 
@@ -22,6 +23,7 @@ class _QuantLinear(torch.nn.Linear):
     """What the two have in common."""
 
     _config_type: ClassVar[type]
+    _product: ClassVar[Callable[..., torch.Tensor]]
     config: Any
 
     def __init__(
@@ -65,16 +67,11 @@ class _QuantLinear(torch.nn.Linear):
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self.config.format.name}, {self.config.granularity.name}"
 
-    def _multiply(self, x: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             name = type(self).__name__
             raise UnsupportedError(f"{name}: x has shape {list(x.shape)}; [..., {self.in_features}] is accepted")
-        leading = x.shape[:-1]
-        y = self._multiply(x.reshape(math.prod(leading), self.in_features))
-        return y.view(*leading, self.out_features)
+        return quant_linear(self._product, x, self.weight, self.bias, {"config": self.config})
 
 
 class Float8Linear(_QuantLinear):
@@ -92,9 +89,7 @@ class Float8Linear(_QuantLinear):
     """
 
     _config_type = Float8QuantConfig
-
-    def _multiply(self, x: torch.Tensor) -> torch.Tensor:
-        return gemm_fp8(x, self.weight, trans_b=True, config=self.config, bias=self.bias)
+    _product = staticmethod(gemm_fp8)
 
 
 class Float4Linear(_QuantLinear):
@@ -112,6 +107,4 @@ class Float4Linear(_QuantLinear):
     """
 
     _config_type = Float4QuantConfig
-
-    def _multiply(self, x: torch.Tensor) -> torch.Tensor:
-        return gemm_fp4(x, self.weight, trans_b=True, config=self.config, bias=self.bias)
+    _product = staticmethod(gemm_fp4)

@@ -7,8 +7,10 @@ import torch
 
 from turbo_core import OpInfo, UnsupportedError
 from turbo_core.low_precision import Float4QuantConfig
+from turbo_core.sharding import shardable
 from turbo_gemm.pytorch.kernels.quant_gemm_impl import GemmFp4Dispatcher, QuantGemmCall
-from turbo_gemm.pytorch.ops.quant_gemm import quant_gemm, quant_gemm_calls
+from turbo_gemm.pytorch.ops.quant_gemm import quant_gemm, quant_gemm_calls, quant_gemm_of_pieces
+from turbo_gemm.pytorch.ops.sharding import quant_gemm_rules
 
 __all__ = ["GEMM_FP4", "gemm_fp4"]
 
@@ -23,6 +25,7 @@ def _config(config: Float4QuantConfig | None) -> Float4QuantConfig:
     return config
 
 
+@shardable(quant_gemm_rules, quant_gemm_of_pieces(_OP))
 def gemm_fp4(
     a: torch.Tensor,
     b: torch.Tensor,

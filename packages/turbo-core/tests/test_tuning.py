@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: MIT
 """Auto-tuning: who wins, what it may touch, when it must not run, and that ranks agree."""
 
+import dataclasses
 import threading
+from typing import NamedTuple
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from turbo_core import BackendType, GlobalBackendManager, UnsupportedError, logger, set_tune_group, tuning
-from turbo_core.tune_cache import TuneCache, TuneEntry
+from turbo_core import (
+    BackendType,
+    GlobalBackendManager,
+    UnsupportedError,
+    logger,
+    set_tune_group,
+    simulated_arch,
+    tuning,
+)
+from turbo_core.tune_cache import TuneCache, TuneEntry, key_text
+from turbo_core.tuning import call_key
 from turbo_testing.distributed import RankError, run_ranks
 from turbo_testing.fake_op import FakeCall, make_backend, make_dispatcher
 
@@ -208,3 +220,160 @@ def test_ranks_that_make_different_calls_get_an_error_instead_of_a_hang():
     with pytest.raises(RankError, match="ranks of the tune group make different calls") as error:
         run_ranks(tune_on_rank, 2, True, [[(2, 3)], [(4,)]])
     assert isinstance(error.value.__cause__, UnsupportedError)
+
+
+def tune_in_a_part(rank, world_size, members):
+    """The ranks of ``members`` tune as a group of their own, the others do nothing."""
+    group = dist.new_group(members)
+    if rank not in members:
+        return None
+    fastest = {0: "HIPBLASLT", 1: "TORCH", 2: "TRITON"}[rank]
+    tuning.measure_milliseconds = lambda impl, call: 1.0 if impl.__name__ == fastest else 2.0
+    GlobalBackendManager.set_auto_tune(True)
+    set_tune_group(group)
+    return build().dispatch(FakeCall(torch.ones(2, 3)))
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("members", "expected"), [([1, 2], [None, "TORCH", "TORCH"]), ([0, 2], ["HIPBLASLT", None, "HIPBLASLT"])], ids=str
+)
+def test_a_group_of_some_ranks_follows_its_own_first(members, expected):
+    assert run_ranks(tune_in_a_part, 3, members) == expected
+
+
+def ask_for_a_group_of_others(rank, world_size):
+    group = dist.new_group([0])
+    try:
+        set_tune_group(group)
+    except UnsupportedError as error:
+        return str(error)
+    return tuning._group is group
+
+
+@pytest.mark.dist
+def test_a_group_without_this_rank_is_refused():
+    assert run_ranks(ask_for_a_group_of_others, 2) == [
+        True,
+        "set_tune_group: group does not hold this rank; give a group that does, or None",
+    ]
+
+
+def tune_on_a_rank_that_fails(rank, world_size):
+    GlobalBackendManager.set_auto_tune(True)
+    set_tune_group(dist.group.WORLD)
+    op = build()
+
+    def out_of_memory(call):
+        raise MemoryError("no room for scratch outputs")
+
+    op.scratch = out_of_memory
+    try:
+        return op.dispatch(CALL)
+    except MemoryError as error:
+        return str(error)
+
+
+@pytest.mark.dist
+def test_ranks_do_not_wait_for_the_winner_of_one_that_failed():
+    assert run_ranks(tune_on_a_rank_that_fails, 2) == ["no room for scratch outputs", "HIPBLASLT"]
+
+
+# --- keys -----------------------------------------------------------------------------------------------------------
+
+
+class Inner(NamedTuple):
+    x: torch.Tensor
+    causal: bool = False
+
+
+class Outer(NamedTuple):
+    inner: Inner
+    y: torch.Tensor | None = None
+    scale: float = 1.0
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Outer(Inner(torch.ones(2, 4))),
+        Outer(Inner(torch.ones(3, 2).t())),
+        Outer(Inner(torch.ones(2, 3, dtype=torch.bfloat16))),
+        Outer(Inner(torch.ones(2, 3), causal=True)),
+        Outer(Inner(torch.ones(2, 3)), y=torch.ones(1)),
+        Outer(Inner(torch.ones(2, 3)), scale=0.5),
+    ],
+    ids=["shape", "strides", "dtype", "option inside", "another tensor", "option"],
+)
+def test_a_key_tells_calls_apart_also_inside_calls(other):
+    call = Outer(Inner(torch.ones(2, 3)))
+    keys = [call_key(CPU, "forward", made) for made in (call, Outer(Inner(torch.zeros(2, 3))), other)]
+    assert keys[0] == keys[1] != keys[2] and hash(keys[0]) == hash(keys[1])
+    texts = [key_text(key) for key in keys]
+    assert texts[0] == texts[1] != texts[2]
+    assert "tensor(" not in texts[0]
+
+
+def test_a_key_tells_roles_and_devices_apart():
+    call = Outer(Inner(torch.ones(2, 3)))
+    keys = {call_key(CPU, role, call) for role in ("forward", "dgrad")}
+    for arch in ("gfx942", "gfx950"):
+        with simulated_arch(arch) as facts:
+            keys.add(call_key(CPU, "forward", call))
+        renamed = dataclasses.replace(facts, name="another part")
+        with mock.patch.object(tuning, "device_facts", return_value=renamed):
+            keys.add(call_key(CPU, "forward", call))
+    assert len(keys) == 6
+
+
+class _Event:
+    """Of a GPU on which each call takes as many milliseconds as were timed before it, less 10."""
+
+    made: list["_Event"] = []
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+        self.made.append(self)
+
+    def record(self, stream):
+        assert stream == ("stream of", torch.device("cuda", 3))
+
+    def synchronize(self):
+        assert self is self.made[-1], "the end is waited for"
+
+    def elapsed_time(self, end):
+        return abs(len(self.made) // 2 - 10.0)
+
+
+@pytest.mark.parametrize("call", [Inner, lambda x: Outer(Inner(x))], ids=["plain", "nested"])
+def test_work_on_a_gpu_is_timed_by_its_events(monkeypatch, call):
+    """Also where the tensors are inside a call inside the call; a fake device that the CPU stands for."""
+
+    class OnGpu(torch.Tensor):
+        device = torch.device("cuda", 3)
+
+    waited = []
+    monkeypatch.setattr(_Event, "made", [])
+    monkeypatch.setattr(torch.cuda, "Event", _Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: ("stream of", device))
+    backend = make_backend("TRITON")
+    backend.execute = classmethod(lambda cls, call: cls.calls.append(torch.is_grad_enabled()))
+    milliseconds = tuning.measure_milliseconds(backend, call(torch.ones(2).as_subclass(OnGpu)))
+    assert waited == [torch.device("cuda", 3)], "the warm-up is over before the first is timed"
+    assert len(_Event.made) == 2 * tuning.TIMED_CALLS
+    assert backend.calls == [False] * (tuning.WARM_UP_CALLS + tuning.TIMED_CALLS)
+    assert milliseconds == 5.0, "the median of 9 ... 0, 1 ... 10"
+
+
+def test_work_on_a_cpu_is_timed_by_the_clock(monkeypatch):
+    """0.1 seconds a call: the third ends after the time that a candidate may use."""
+    now = iter(range(1000))
+    monkeypatch.setattr(tuning.time, "perf_counter", lambda: 0.05 * next(now))
+    backend = make_backend("TRITON")
+    milliseconds = tuning.measure_milliseconds(backend, CALL)
+    assert milliseconds == pytest.approx(50.0)
+    assert len(backend.calls) == tuning.WARM_UP_CALLS + 2

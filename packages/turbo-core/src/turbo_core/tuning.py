@@ -40,19 +40,35 @@ def set_tune_group(group: Any) -> None:
 
     Rank 0 of the group tunes and broadcasts the winner; a call that differs between ranks is an error on each. Without
     a group, a job of several ranks does not tune: loaded winners and defaults are used. None takes the group back.
+
+    Raises:
+        UnsupportedError: this rank is not in the group.
     """
     global _group
+    if group is not None and require_torch().distributed.get_rank(group) < 0:
+        raise UnsupportedError("set_tune_group: group does not hold this rank; give a group that does, or None")
     _group = group
 
 
 def call_key(device: torch.device, role: str, values: Iterable[Any]) -> Hashable:
-    """A tuning key of everything in a call: the device, its part of the op, tensors by shape, strides and dtype."""
-    torch = require_torch()
+    """A tuning key of everything in a call: the device, its part of the op, tensors by shape, strides and dtype.
+
+    ``values`` may hold calls, whose values are described in the same way.
+    """
     facts = device_facts(device)
-    described = tuple(
-        (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value for value in values
-    )
-    return facts.arch, facts.name, role, described
+    return facts.arch, facts.name, role, _described(values)
+
+
+def _described(values: Iterable[Any]) -> tuple[Any, ...]:
+    """No tensor itself: it would be kept alive, and equal to nothing but itself."""
+    torch = require_torch()
+    described: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            described.append((value.shape, value.stride(), value.dtype))
+        else:
+            described.append(_described(value) if isinstance(value, tuple) else value)
+    return tuple(described)
 
 
 def deterministic_mode() -> bool:
@@ -91,13 +107,14 @@ def measure_milliseconds(impl: type[KernelBackend], call: Any) -> float:
             impl.execute(call)
         if on_gpu:
             torch.cuda.synchronize(device)
+            stream = torch.cuda.current_stream(device)  # of the tensors' device, which need not be the current one
         started = time.perf_counter()
         while len(times) < TIMED_CALLS and (not times or time.perf_counter() - started < SECONDS_PER_CANDIDATE):
             if on_gpu:
                 begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                begin.record()
+                begin.record(stream)
                 impl.execute(call)
-                end.record()
+                end.record(stream)
                 end.synchronize()
                 times.append(begin.elapsed_time(end))
             else:
@@ -146,11 +163,14 @@ def _agree(op: str, key: str, find: Callable[[], TuneEntry | None]) -> TuneEntry
     import torch.distributed as distributed
 
     source = distributed.get_global_rank(_group, 0)
+    found: TuneEntry | None = None
     message: list[Any] = [None]
-    if distributed.get_rank() == source:
-        found = find()
-        message = [(op, key, None if found is None else (found.backend.name, found.milliseconds))]
-    distributed.broadcast_object_list(message, src=source, group=_group)
+    try:
+        if distributed.get_rank() == source:
+            found = find()
+    finally:  # whatever happened to the one that looks, the others wait for its word
+        message[0] = (op, key, None if found is None else (found.backend.name, found.milliseconds))
+        distributed.broadcast_object_list(message, src=source, group=_group)
     agreed_op, agreed_key, winner = message[0]
     if (agreed_op, agreed_key) != (op, key):
         raise UnsupportedError(

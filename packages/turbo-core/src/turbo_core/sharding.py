@@ -23,7 +23,7 @@ from turbo_core.errors import UnsupportedError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SUM", "WHOLE", "Rule", "Split", "amax_over", "is_sharded", "refuse_sharded", "shardable"]
+__all__ = ["SUM", "WHOLE", "Rule", "Split", "amax_over", "full_pieces", "is_sharded", "refuse_sharded", "shardable"]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -64,6 +64,17 @@ Rules = Callable[[Shapes, Mapping[str, Any], int], list[Rule]]
 def is_sharded(*values: Any) -> bool:
     """Whether a DTensor is among ``values``."""
     return any(type(value).__name__ == "DTensor" for value in values)
+
+
+def full_pieces(rules: list[Rule], shapes: Shapes, parts: int) -> list[Rule]:
+    """Those of the rules that leave no rank empty-handed; one that is would take no part in `amax_over`."""
+
+    def is_full(size: int) -> bool:
+        return -(-size // parts) * (parts - 1) < size
+
+    return [
+        rule for rule in rules if all(is_full(shapes[name][dim]) for name, dim in rule.inputs.items() if name in shapes)
+    ]
 
 
 def refuse_sharded(op: str, accepted: str, **values: Any) -> None:

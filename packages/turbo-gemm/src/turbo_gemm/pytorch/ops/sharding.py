@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from turbo_core import UnsupportedError
-from turbo_core.sharding import SUM, WHOLE, Rule, Shapes, Split
+from turbo_core.sharding import SUM, WHOLE, Rule, Shapes, Split, full_pieces
 
 __all__ = ["gemm_rules", "linear_rules", "quant_gemm_rules", "quant_linear_rules"]
 
@@ -57,22 +57,11 @@ def linear_rules(shapes: Shapes, arguments: Mapping[str, Any], parts: int) -> li
     ]
 
 
-def _none_is_empty(rules: list[Rule], shapes: Shapes, parts: int) -> list[Rule]:
-    """The rules that leave every rank something: one with nothing to quantise would not ask the others for scales."""
-
-    def is_full(size: int) -> bool:
-        return -(-size // parts) * (parts - 1) < size
-
-    return [
-        rule for rule in rules if all(is_full(shapes[name][dim]) for name, dim in rule.inputs.items() if name in shapes)
-    ]
-
-
 def quant_gemm_rules(shapes: Shapes, arguments: Mapping[str, Any], parts: int) -> list[Rule]:
     """The rules of gemm_fp8 and gemm_fp4."""
-    return _none_is_empty(gemm_rules(shapes, arguments, parts), shapes, parts)
+    return full_pieces(gemm_rules(shapes, arguments, parts), shapes, parts)
 
 
 def quant_linear_rules(shapes: Shapes, arguments: Mapping[str, Any], parts: int) -> list[Rule]:
     """The rules of their layers."""
-    return _none_is_empty(linear_rules(shapes, arguments, parts), shapes, parts)
+    return full_pieces(linear_rules(shapes, arguments, parts), shapes, parts)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from turbo_core import UnsupportedError
 from turbo_core.low_precision import Float8QuantConfig, ScalingGranularity, ScalingStrategy, fp8_dtype
+from turbo_core.sharding import refuse_sharded
 from turbo_quant.pytorch.ops.checks import DTYPES, what
 from turbo_quant.pytorch.ops.dequantize import dequantize_fp8
 from turbo_quant.pytorch.ops.quantize import quantize_fp8
@@ -39,6 +40,7 @@ def _check_splits(name: str, splits: Any, rows: int | None, world_size: int) -> 
 
 def _check(x: Any, config: Any, quantised: bool) -> None:
     op = "FP8AllToAll"
+    refuse_sharded(op, "its local tensor (to_local) is accepted", input=x)
     if not isinstance(x, torch.Tensor) or x.dim() == 0 or x.dtype not in DTYPES:
         accepted = ", ".join(map(str, DTYPES))
         raise UnsupportedError(f"{op}: input is {what(x)}; at least 1 dimension in one of {accepted} is accepted")

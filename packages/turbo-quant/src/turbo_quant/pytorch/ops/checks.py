@@ -9,6 +9,7 @@ import torch
 
 from turbo_core import UnsupportedError
 from turbo_core.low_precision import MX_BLOCK_SIZE, ScalingGranularity, ScalingRecipe
+from turbo_core.sharding import refuse_sharded
 from turbo_quant.formats import fp4_dtype
 
 __all__ = [
@@ -55,6 +56,7 @@ def check_input(op: str, x: Any, granularity: ScalingGranularity) -> None:
 
 
 def check_rank(op: str, name: str, x: torch.Tensor, granularity: ScalingGranularity) -> None:
+    refuse_sharded(op, "its local tensor (to_local) is accepted", **{name: x})
     if granularity in (ScalingGranularity.BLOCKWISE, ScalingGranularity.MX_BLOCKWISE):
         if x.dim() not in (2, 3):
             raise UnsupportedError(f"{op}: {name} is {what(x)}; {granularity.name} takes 2 or 3 dimensions")

@@ -9,6 +9,7 @@ import torch
 
 from turbo_core import UnsupportedError
 from turbo_core.low_precision import MX_BLOCK_SIZE, MX_PADDING, ScalingGranularity, ScalingRecipe
+from turbo_core.sharding import shardable
 from turbo_quant.calls import DequantizeFloatCall, DequantizeMxCall
 from turbo_quant.formats import MX_FORMATS, mx_format_of
 from turbo_quant.pytorch.kernels.shuffle import WEIGHT_ROWS
@@ -23,6 +24,7 @@ from turbo_quant.pytorch.ops.plan import (
     batched,
     rowwise_view,
 )
+from turbo_quant.pytorch.ops.sharding import dequantize_rules
 from turbo_quant.shapes import SHUFFLED_SCALE_COLUMNS, SHUFFLED_SCALE_ROWS, ceil_div, round_up
 
 __all__ = ["dequantize_fp4", "dequantize_fp8"]
@@ -130,6 +132,7 @@ def run(call: DequantizeFloatCall | DequantizeMxCall, x: torch.Tensor) -> torch.
     return run_dequantize_float(call).view(x.shape)
 
 
+@shardable(dequantize_rules(8))
 def dequantize_fp8(
     x: torch.Tensor,
     out_dtype: torch.dtype,
@@ -174,6 +177,7 @@ def dequantize_fp8(
     return run(call, x)
 
 
+@shardable(dequantize_rules(4))
 def dequantize_fp4(
     x: torch.Tensor,
     out_dtype: torch.dtype,

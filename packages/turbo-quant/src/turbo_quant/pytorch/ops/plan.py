@@ -52,6 +52,7 @@ class Options(NamedTuple):
     Attributes:
         row, column: the recipes of the copies wanted.
         axis: of a ROWWISE copy of any rank, else None.
+        amax: of a whole of which x is a piece, TENSORWISE.
     """
 
     x: torch.Tensor
@@ -64,6 +65,7 @@ class Options(NamedTuple):
     sign_mask: int
     rng: torch.Tensor | None
     groups: Groups | None = None
+    amax: torch.Tensor | None = None
 
 
 def rowwise_view(shape: torch.Size, axis: int) -> tuple[int, int, int]:
@@ -130,6 +132,7 @@ def plan_float(options: Options) -> QuantizeFloatCall:
         tile,
         None if groups is None else groups.offs,
         None if groups is None else groups.offs_padded,
+        options.amax,
     )
 
 

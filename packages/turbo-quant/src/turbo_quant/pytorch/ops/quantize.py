@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from turbo_core.low_precision import ScalingGranularity, ScalingRecipe
+from turbo_core.sharding import amax_over, shardable
 from turbo_quant.pytorch.ops import checks
 from turbo_quant.pytorch.ops.plan import (
     BLOCKWISE,
@@ -21,6 +23,7 @@ from turbo_quant.pytorch.ops.plan import (
     check_quantize,
     quantize,
 )
+from turbo_quant.pytorch.ops.sharding import quantize_rules, quantize_two_rules
 
 __all__ = ["quantize_fp4", "quantize_fp4_with_trans", "quantize_fp8", "quantize_fp8_with_trans"]
 
@@ -89,6 +92,21 @@ def quantize_one(op: str, bits: int, *arguments: Any, **keywords: Any) -> Pair:
     return pair  # type: ignore[return-value]
 
 
+def quantize_pieces(op: str, bits: int) -> Callable[..., Pair]:
+    """The function ``op`` that makes one copy, of pieces, for `turbo_core.sharding.shardable`."""
+
+    def function(
+        x: torch.Tensor, out_dtype: Any, granularity: Any, *, divided: Mapping[str, tuple[str, ...]], **keywords: Any
+    ) -> Pair:
+        options = options_of_one(op, bits, x, out_dtype, granularity, **keywords)
+        if granularity is TENSORWISE and divided["x"]:
+            options = options._replace(amax=amax_over(x, divided["x"]))
+        row, column = quantize(op, options)
+        return row if row is not None else column  # type: ignore[return-value]
+
+    return function
+
+
 def is_mixed(options: Options) -> bool:
     """Whether the copies are tiles one way and pieces of a line the other, which takes two passes."""
     both = options.row is not None and options.column is not None
@@ -104,6 +122,7 @@ def quantize_two(op: str, options: Options) -> tuple[torch.Tensor, torch.Tensor,
     return *row, *column  # type: ignore[misc]
 
 
+@shardable(quantize_rules(8), quantize_pieces("quantize_fp8", 8), replicated=("rng",))
 def quantize_fp8(
     x: torch.Tensor,
     out_dtype: torch.dtype,
@@ -155,6 +174,7 @@ def quantize_fp8(
     )
 
 
+@shardable(quantize_two_rules(8), replicated=("rng",))
 def quantize_fp8_with_trans(
     x: torch.Tensor,
     out_dtype: torch.dtype,
@@ -193,6 +213,7 @@ def quantize_fp8_with_trans(
     return quantize_two(op, options)
 
 
+@shardable(quantize_rules(4), replicated=("rng",))
 def quantize_fp4(
     x: torch.Tensor,
     out_dtype: torch.dtype,
@@ -229,6 +250,7 @@ def quantize_fp4(
     )
 
 
+@shardable(quantize_two_rules(4), replicated=("rng",))
 def quantize_fp4_with_trans(
     x: torch.Tensor,
     out_dtype: torch.dtype,

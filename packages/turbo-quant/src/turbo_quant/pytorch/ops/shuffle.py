@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from turbo_core import UnsupportedError
+from turbo_core.sharding import refuse_sharded
 from turbo_quant.formats import fp4_dtype, scale_dtype
 from turbo_quant.pytorch.kernels.shuffle import WEIGHT_BYTES, WEIGHT_ROWS
 from turbo_quant.pytorch.ops.checks import what
@@ -19,6 +20,7 @@ __all__ = ["shuffle_scale", "shuffle_weight", "unshuffle_scale", "unshuffle_weig
 def _check(
     op: str, name: str, value: Any, dtypes: tuple[torch.dtype, ...], multiples: tuple[int, int] = (1, 1)
 ) -> torch.Tensor:
+    refuse_sharded(op, "its local tensor (to_local) is accepted", **{name: value})
     valid = isinstance(value, torch.Tensor) and value.dim() in (2, 3) and value.dtype in dtypes
     if not valid or value.shape[-2] % multiples[0] or value.shape[-1] % multiples[1]:
         accepted = ", ".join(map(str, dict.fromkeys(dtypes)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torch's BLAS switches as gemm promises its numbers: sums in float32 to the end, hipBLASLt on ROCm."""
+"""What torch's BLAS must be told, and must not be given, for gemm to keep its promises."""
 
 from __future__ import annotations
 
@@ -10,7 +10,31 @@ from typing import Any
 
 import torch
 
-__all__ = ["promised_blas"]
+__all__ = ["BLAS_REACH", "promised_blas", "reach", "why_not_blas_sizes"]
+
+BLAS_REACH = 2**31 - 1
+"""Elements between the first and the last of an operand that a BLAS is trusted with.
+
+Past them torch.mm gave a weight gradient with an SNR of 11 dB and no error (bf16, [524289, 4096] contracted over its
+rows; cuBLAS, torch 2.11, H200): where sizes, strides or offsets are kept in 32 bits, they wrap.
+"""
+
+
+def reach(x: torch.Tensor) -> int:
+    """How many elements lie from the first of a matrix to its last; how many it has where it is expanded."""
+    (rows, columns), (row_stride, column_stride) = x.shape, x.stride()
+    count = rows * columns
+    return max(count, 1 + (rows - 1) * row_stride + (columns - 1) * column_stride) if count else 0
+
+
+def why_not_blas_sizes(**operands: torch.Tensor) -> str | None:
+    """Why a BLAS must not be given one of these matrices; None where it may have all of them."""
+    for name, x in operands.items():
+        if reach(x) > BLAS_REACH:
+            what = f"{name} of shape {list(x.shape)} and strides {list(x.stride())} spans {reach(x)} elements"
+            return f"{what}; torch's BLAS is trusted with {BLAS_REACH}"
+    return None
+
 
 # The switches are the process's, so one thread at a time changes them and puts them back.
 _lock = threading.Lock()

@@ -21,7 +21,7 @@ from turbo_core import (
     why_no_triton,
 )
 from turbo_core.device import simulated_arch_name
-from turbo_gemm.pytorch.kernels.blas_settings import promised_blas
+from turbo_gemm.pytorch.kernels.blas_settings import promised_blas, why_not_blas_sizes
 from turbo_gemm.pytorch.kernels.reference import gemm_reference
 
 __all__ = ["GemmCall", "GemmDispatcher", "run"]
@@ -73,7 +73,7 @@ class HipblasltBackend(KernelBackend):
                 return f"out_dtype is {call.out_dtype}; {dtype} operands give {dtype} or torch.float32"
             if not _has_float32_output():
                 return f"torch {torch.__version__} has no GEMM from {dtype} to torch.float32"
-        return None
+        return why_not_blas_sizes(a=call.a, b=call.b)
 
     @classmethod
     def execute(cls, call: GemmCall) -> torch.Tensor:

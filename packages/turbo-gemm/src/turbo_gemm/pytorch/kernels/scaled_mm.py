@@ -21,6 +21,7 @@ import torch
 
 from turbo_core import KernelBackend, device_facts
 from turbo_core.low_precision import ScalingGranularity, check_fp8_support
+from turbo_gemm.pytorch.kernels.blas_settings import why_not_blas_sizes
 from turbo_gemm.pytorch.kernels.quant_gemm_call import QuantGemmCall, mx_format
 
 __all__ = ["ScaledMmBackend"]
@@ -54,8 +55,8 @@ class ScaledMmBackend(KernelBackend):
         if k % _ALIGNMENT or n % _ALIGNMENT:
             return f"K={k} and N={n} must be multiples of {_ALIGNMENT}"
         if call.is_mx():
-            return _why_not_mx(call, m)
-        return _why_not_types(call) or _why_not_scales(call)
+            return _why_not_mx(call, m) or why_not_blas_sizes(a=call.a, b=call.b)
+        return _why_not_types(call) or _why_not_scales(call) or why_not_blas_sizes(a=call.a, b=call.b)
 
     @classmethod
     def execute(cls, call: QuantGemmCall) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 
 from turbo_core import UnsupportedError
 from turbo_core.low_precision import Float4QuantConfig, Float8QuantConfig
+from turbo_gemm.pytorch.modules.conversion import TurboLinear, converted
 from turbo_gemm.pytorch.ops.gemm_fp4 import gemm_fp4
 from turbo_gemm.pytorch.ops.gemm_fp8 import gemm_fp8
 from turbo_gemm.pytorch.ops.linear import quant_linear
@@ -19,7 +20,7 @@ __all__ = ["Float4Linear", "Float8Linear"]
 _Quantised = TypeVar("_Quantised", bound="_QuantLinear")
 
 
-class _QuantLinear(torch.nn.Linear):
+class _QuantLinear(TurboLinear):
     """What the two have in common."""
 
     _config_type: ClassVar[type]
@@ -27,10 +28,18 @@ class _QuantLinear(torch.nn.Linear):
     config: Any
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, config: Any = None, **kwargs: Any
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        config: Any = None,
+        *,
+        fuse_wgrad_accumulation: bool = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(in_features, out_features, bias, **kwargs)
         self.config = self._checked(config)
+        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
 
     @classmethod
     def _checked(cls, config: Any) -> Any:
@@ -42,36 +51,36 @@ class _QuantLinear(torch.nn.Linear):
         return config
 
     @classmethod
-    def from_float(cls: type[_Quantised], mod: torch.nn.Linear, config: Any = None, inplace: bool = True) -> _Quantised:
-        """``mod`` as a layer of this class, on the same parameters.
+    def from_float(
+        cls: type[_Quantised],
+        mod: torch.nn.Linear,
+        config: Any = None,
+        inplace: bool = True,
+        *,
+        fuse_wgrad_accumulation: bool = False,
+    ) -> _Quantised:
+        """``mod`` as a layer of this class.
 
         Args:
-            mod: a ``torch.nn.Linear`` (subclasses that compute something else lose it).
+            mod: a ``torch.nn.Linear``, or another layer of ours.
             config: as for the constructor.
-            inplace: ``mod`` itself changes its class, hooks and all; else a new layer with copies of its parameters.
+            inplace: ``mod`` itself changes its class and keeps everything else; otherwise a deep copy of it does, with
+                copies of its parameters, their attributes and hooks.
+            fuse_wgrad_accumulation: as for the constructor.
+
+        Raises:
+            UnsupportedError: mod is another class or a subclass, or its weight is not its own: parametrized, pruned,
+                not initialised, or wrapped by ``fully_shard``. mod is as it was.
         """
-        if not isinstance(mod, torch.nn.Linear):
-            raise UnsupportedError(f"{cls.__name__}.from_float: mod is a {type(mod).__name__}; a Linear is accepted")
         config = cls._checked(config)
-        if inplace:
-            mod.__class__ = cls
-            mod.config = config
-            return mod  # type: ignore[return-value]
-        weight = mod.weight
-        made = cls(mod.in_features, mod.out_features, mod.bias is not None, config, device="meta", dtype=weight.dtype)
-        for name, parameter in mod.named_parameters(recurse=False):
-            copy = torch.nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad)
-            setattr(made, name, copy)
-        return made.train(mod.training)
+        return converted(cls, mod, inplace, config=config, fuse_wgrad_accumulation=fuse_wgrad_accumulation)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self.config.format.name}, {self.config.granularity.name}"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.dim() == 0 or x.shape[-1] != self.in_features:
-            name = type(self).__name__
-            raise UnsupportedError(f"{name}: x has shape {list(x.shape)}; [..., {self.in_features}] is accepted")
-        return quant_linear(self._product, x, self.weight, self.bias, {"config": self.config})
+        self._check(x)
+        return quant_linear(self._product, x, self.weight, self.bias, self._options(config=self.config))
 
 
 class Float8Linear(_QuantLinear):
@@ -82,6 +91,8 @@ class Float8Linear(_QuantLinear):
         out_features: size of the last dimension of y.
         bias: whether there is a bias [out_features].
         config: a ``Float8QuantConfig``; default E4M3, TENSORWISE.
+        fuse_wgrad_accumulation: the gradient of the weight is added to ``weight.main_grad`` by its GEMM; the weight
+            needs ``main_grad`` and ``grad_added_to_main_grad`` wherever it gets a gradient.
         **kwargs: ``device`` and ``dtype`` of the parameters.
 
     Raises:
@@ -100,6 +111,8 @@ class Float4Linear(_QuantLinear):
         out_features: size of the last dimension of y.
         bias: whether there is a bias [out_features].
         config: a ``Float4QuantConfig``.
+        fuse_wgrad_accumulation: the gradient of the weight is added to ``weight.main_grad`` by its GEMM; the weight
+            needs ``main_grad`` and ``grad_added_to_main_grad`` wherever it gets a gradient.
         **kwargs: ``device`` and ``dtype`` of the parameters.
 
     Raises:

@@ -21,6 +21,8 @@ def _width(name: str, normalized_shape: Any) -> int:
 
 
 def _check_input(name: str, x: torch.Tensor, D: int) -> None:
+    if not isinstance(x, torch.Tensor):
+        raise UnsupportedError(f"{name}: x is {x!r}; a tensor [..., {D}] is accepted")
     if x.dim() == 0 or x.shape[-1] != D:
         raise UnsupportedError(f"{name}: x has shape {list(x.shape)}; [..., {D}] is accepted")
 

@@ -71,10 +71,12 @@ def register_gradient(
             return forward(ctx, keyset, *arguments)
 
     members = {"backward": staticmethod(backward_after_keyset), "jvp": staticmethod(jvp)}
-    function: Any = type(f"{name}_{opname}", (torch.autograd.Function,), {**members, "forward": staticmethod(forward)})
+    function: Any = type(
+        f"{namespace}_{opname}", (torch.autograd.Function,), {**members, "forward": staticmethod(forward)}
+    )
     # torch.func calls the op once for each of its layers; `apply` of this class takes care of one
     layer: Any = type(
-        f"{name}_{opname}_layer",
+        f"{namespace}_{opname}_layer",
         (torch.autograd.function._SingleLevelFunction,),
         {**members, "forward": staticmethod(forward_in_layer)},
     )

@@ -45,6 +45,7 @@ _TYPES = {
 }
 _NUMBERS = [field for field in ForwardCall._fields if _TYPES[field] == "Scalar"]
 _ARGUMENTS = (*ForwardCall._fields, "deterministic")
+_NAME = "flash_attn_func, flash_attn_varlen_func"
 
 
 def declare(fields: Iterable[str]) -> str:
@@ -170,10 +171,8 @@ _library.impl("attention_probabilities", _attention_probabilities, "CompositeExp
 torch.library.register_fake("turbo_attention::attention", _attention_fake, lib=_library)
 torch.library.register_fake("turbo_attention::attention_backward", _attention_backward_fake, lib=_library)
 torch.library.register_fake("turbo_attention::attention_probabilities", _attention_probabilities_fake, lib=_library)
-register_gradient(
-    _library, "turbo_attention::attention", _backward, setup_context=_setup_context, name="flash_attn_func"
-)
-refuse_gradient(_library, "turbo_attention::attention_backward", name="flash_attn_func")
+register_gradient(_library, "turbo_attention::attention", _backward, setup_context=_setup_context, name=_NAME)
+refuse_gradient(_library, "turbo_attention::attention_backward", name=_NAME)
 
 
 def attention(call: ForwardCall, deterministic: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -82,12 +82,12 @@ def spread(values: Array, block: tuple[int, int], shape: tuple[int, ...]) -> Arr
     return np.repeat(np.repeat(values, block[0], 1), block[1], 2)[:, : shape[1], : shape[2]]
 
 
-def quantize_float(x: Array, dtype: str, block: tuple[int, int], floor: float) -> tuple[Array, Array]:
+def quantize_float(x: Array, dtype: str, block: tuple[int, int]) -> tuple[Array, Array]:
     """(codes [B,R,C], scale_inv [B,nr,nc] float32) of float32 x [B,R,C]."""
     largest = np.float32(FP8_MAX[dtype])
     with np.errstate(all="ignore"):
         amax = np.abs(_blocked(x, block)).max(axis=(2, 4))  # NaN wins in numpy's max
-        scale = largest / np.maximum(amax, np.float32(floor))
+        scale = largest / np.maximum(amax, np.ldexp(largest, -125))
         good = np.isfinite(amax)
         scale_inv = np.where(good, np.float32(1) / scale, np.float32(np.nan)).astype(np.float32)
         q = np.where(spread(good, block, x.shape), x * spread(scale, block, x.shape), np.float32(0))

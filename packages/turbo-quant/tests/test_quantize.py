@@ -27,14 +27,13 @@ def expected_float(call):
     B, R, C = x.shape
     size = call.block_size
     if call.granularity is ScalingGranularity.TENSORWISE:
-        q, scale_inv = oracle.quantize_float(x.reshape(1, 1, -1), dtype, (1, x.size), 1e-12)
+        q, scale_inv = oracle.quantize_float(x.reshape(1, 1, -1), dtype, (1, x.size))
         return q, scale_inv, None, None
-    floor = 1e-4 if size else 1e-12
     row = column = (None, None)
     if call.row:
-        row = oracle.quantize_float(x, dtype, (size if call.tile else 1, size or C), floor)
+        row = oracle.quantize_float(x, dtype, (size if call.tile else 1, size or C))
     if call.column:
-        column = oracle.quantize_float(x, dtype, (size or R, 1), floor)
+        column = oracle.quantize_float(x, dtype, (size or R, 1))
     return *row, *column
 
 
@@ -199,9 +198,8 @@ def test_float_groups(backend, device, poisoned, rows, lens, block, row):
     for i, n in enumerate(lens):
         start, begin = int(padded[i]), int(offs[i])
         if n:
-            codes, inverse = oracle.quantize_float(
-                x[:, begin : begin + n].float().cpu().numpy(), "float8_e4m3fn", (block, 1), 1e-4
-            )
+            rows_of_group = x[:, begin : begin + n].float().cpu().numpy()
+            codes, inverse = oracle.quantize_float(rows_of_group, "float8_e4m3fn", (block, 1))
             assert torch.equal(q[start : start + n], torch.from_numpy(codes[0]))
             blocks = slice(start // block, int(padded[i + 1]) // block)
             assert torch.equal(scale[blocks], torch.from_numpy(inverse[0]))

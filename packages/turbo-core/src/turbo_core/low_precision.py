@@ -37,6 +37,7 @@ __all__ = [
     "float4_e2m1fn_x2",  # noqa: F822
     "float8_e4m3",  # noqa: F822
     "float8_e5m2",  # noqa: F822
+    "fp8_amax_floor",
     "fp8_dtype",
     "fp8_max",
     "is_fp4_dtype",
@@ -169,6 +170,14 @@ def fp8_max(dtype: torch.dtype) -> float:
     name = str(dtype).removeprefix("torch.")
     _require(name in _FP8_MAX, f"fp8_max: dtype={dtype} is not an FP8 type; accepted are {', '.join(_FP8_MAX)}")
     return _FP8_MAX[name]
+
+
+def fp8_amax_floor(dtype: torch.dtype) -> float:
+    """The least amax for which float32 scales of an FP8 dtype are made; a block of less, or of zeros, has this one's.
+
+    Its scale is 2^125 and scale_inv 2^-125: neither they nor a rounding step on the way to them is a subnormal.
+    """
+    return fp8_max(dtype) * 2.0**-125
 
 
 def is_fp8_dtype(dtype: torch.dtype) -> bool:

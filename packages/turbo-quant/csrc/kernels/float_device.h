@@ -8,15 +8,14 @@
 
 namespace turbo_quant {
 
-constexpr float kFloor = 1e-12f, kFloorBlockwise = 1e-4f;
-
 struct Scale {
   float scale;      // NaN where the block is not finite
   float scale_inv;  // likewise
 
-  // Divisions are correctly rounded (v_div_scale, v_div_fmas, v_div_fixup).
+  // Divisions are correctly rounded (v_div_scale, v_div_fmas, v_div_fixup). The floor's scale is 2^125.
   template <class F>
-  TURBO_MEMBER static Scale of(unsigned amax, float floor) {
+  TURBO_MEMBER static Scale of(unsigned amax) {
+    constexpr float floor = F::largest * 0x1p-125f;
     const float scale = F::largest / __builtin_fmaxf(bits<float>(amax), floor);
     const float nan = __builtin_nanf("");
     return amax >= kInfinity ? Scale{nan, nan} : Scale{scale, 1.0f / scale};

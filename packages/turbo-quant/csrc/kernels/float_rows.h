@@ -2,7 +2,7 @@
 //
 // ROWWISE, a scale a row: a row stays in registers between amax and payload, so x is read once.
 //
-//   amax = max |x[r]|;  scale = fp8_max / max(amax, 1e-12);  scale_inv = 1 / scale;  q = round_to_fp8(x scale)
+//   amax = max |x[r]|;  scale = fp8_max / max(amax, floor);  scale_inv = 1 / scale;  q = round_to_fp8(x scale)
 //
 // x [B, R, C] of any row stride; q [B, R, C] contiguous; scale_inv [B, R], float32.
 #pragma once
@@ -56,7 +56,7 @@ TURBO_DEVICE void quantize_rows(const QuantizeFloat &a) {
       m = __builtin_elementwise_max(m, magnitude<T, N>(kept[c]));
     }
     const unsigned amax = row_max<RowThreads>(float_bits<T>(largest<M, N>(m)), slots, call++);
-    const Scale scale = Scale::of<F>(amax, kFloor);
+    const Scale scale = Scale::of<F>(amax);
     if (thread == 0) a.row_scale[row] = scale.scale_inv;
     global<unsigned char> *q = (global<unsigned char> *)a.row + row * s.columns;
 #pragma unroll
@@ -85,7 +85,7 @@ TURBO_DEVICE void quantize_rows_loop(const QuantizeFloat &a) {
       m = __builtin_elementwise_max(m, magnitude<T, N>(value));
     }
     const unsigned amax = row_max<kThreads>(float_bits<T>(largest<M, N>(m)), slots, call++);
-    const Scale scale = Scale::of<F>(amax, kFloor);
+    const Scale scale = Scale::of<F>(amax);
     if (thread_index() == 0) a.row_scale[row] = scale.scale_inv;
     global<unsigned char> *q = (global<unsigned char> *)a.row + row * s.columns;
     for (long long at = thread_index() * N; at < s.columns; at += kThreads * N) {

@@ -164,7 +164,7 @@ TURBO_DEVICE void quantize_blocks(const QuantizeFloat &a) {
     const unsigned wave_m = lanes_max<kWaveSize>(m);  // of 64 columns
     if (lane_index() == 0) row_maxima[wave_index()] = wave_m;
     barrier();
-    const Scale scale = Scale::of<F>(__builtin_elementwise_max(row_maxima[0], row_maxima[1]), kFloorBlockwise);
+    const Scale scale = Scale::of<F>(__builtin_elementwise_max(row_maxima[0], row_maxima[1]));
     if (thread == 0)
       a.row_scale[(t.index.batch * a.source.row_tiles + t.index.row) * a.source.column_tiles + t.index.column] =
           scale.scale_inv;
@@ -178,7 +178,7 @@ TURBO_DEVICE void quantize_blocks(const QuantizeFloat &a) {
   if (thread < kTile) {
     const long long c = (long long)t.index.column * kTile + thread;
     if (a.column != nullptr) {
-      const Scale scale = Scale::of<F>(FloatTile<T>::column_maximum(slots, thread), kFloorBlockwise);
+      const Scale scale = Scale::of<F>(FloatTile<T>::column_maximum(slots, thread));
       column_scales.set(thread, t.rows.grouped ? scale.scale : __builtin_nanf(""));
       if (c < columns)
         a.column_scale[(t.index.batch * a.source.row_tiles + t.index.row) * columns + c] =
@@ -186,7 +186,7 @@ TURBO_DEVICE void quantize_blocks(const QuantizeFloat &a) {
     }
   } else if (a.row != nullptr) {
     const int row = thread - kTile;
-    const Scale scale = Scale::of<F>(row_maxima[row], kFloorBlockwise);
+    const Scale scale = Scale::of<F>(row_maxima[row]);
     row_scales[row] = scale.scale;
     if (row < t.rows.count)
       a.row_scale[(t.index.batch * a.source.rows + t.rows.source + row) * a.source.column_tiles + t.index.column] =
@@ -248,7 +248,7 @@ TURBO_DEVICE void quantize_tensor(const QuantizeFloat &a) {
   barrier();
 #pragma unroll
   for (int w = 0; w < kWaves; ++w) m = __builtin_elementwise_max(m, maxima[w]);
-  const Scale scale = Scale::of<F>(m, kFloor);
+  const Scale scale = Scale::of<F>(m);
   if (block_index() == 0 && thread_index() == 0) *a.row_scale = scale.scale_inv;
   for (unsigned tile = block_index(); tile < a.tiles; tile += a.blocks) {
     const FloatTile<T> t(a.source, tile);
@@ -265,7 +265,7 @@ TURBO_DEVICE void quantize_columns(const QuantizeFloat &a) {
   if (thread_index() < kTile) column_scales.set(thread_index(), 0.0f);  // beyond the last column
   if (thread_index() < kTile && c < a.source.columns) {
     const long long at = t.index.batch * a.source.columns + c;
-    const Scale scale = Scale::of<F>(a.amax[at], kFloor);
+    const Scale scale = Scale::of<F>(a.amax[at]);
     column_scales.set(thread_index(), scale.scale);
     if (t.index.row == 0) a.column_scale[at] = scale.scale_inv;
   }

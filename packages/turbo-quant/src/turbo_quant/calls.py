@@ -7,7 +7,7 @@ R rows, C columns of the source; Cp, Rp are C, R rounded up to 128, filled with 
 Float scales (TENSORWISE, ROWWISE, BLOCKWISE), all arithmetic in float32, each step rounded once:
 
     amax      = max |x| over the block
-    scale     = fp8_max / max(amax, floor)        floor 1e-12, for BLOCKWISE 1e-4
+    scale     = fp8_max / max(amax, floor)        floor = fp8_max * 2^-125, whose scale and scale_inv are normal numbers
     scale_inv = 1 / scale
     q         = round_to_fp8(clamp(x * scale, -fp8_max, fp8_max))         to nearest even
 

@@ -42,7 +42,7 @@ typedef enum {
 /* FP8 with float32 scales.
  *
  *   amax      = max |x| over the block
- *   scale     = fp8_max / max(amax, floor)             floor 1e-12, BLOCKWISE 1e-4
+ *   scale     = fp8_max / max(amax, floor)             floor = fp8_max 2^-125
  *   scale_inv = 1 / scale
  *   q         = round_to_fp8(clamp(x scale))           to nearest even
  *

@@ -11,7 +11,7 @@ import torch
 
 from turbo_core.device import DeviceFacts
 from turbo_core.launch import ALL, Launch, power_of_two
-from turbo_core.low_precision import ScalingGranularity, fp8_max
+from turbo_core.low_precision import ScalingGranularity, fp8_amax_floor, fp8_max
 from turbo_quant.calls import FloatOutputs, QuantizeFloatCall
 from turbo_quant.triton.block_kernel import block_kernel
 from turbo_quant.triton.dual_kernel import dual_kernel
@@ -20,7 +20,6 @@ from turbo_quant.triton.tiles import MAX_BLOCK, MAX_COLUMN, Tile, casts_natively
 
 __all__ = ["as_bytes", "fp8_constants", "needs_wide", "plan_quantize", "unbuffered_for"]
 
-_FLOOR, _FLOOR_BLOCKWISE = 1e-12, 1e-4
 _AMAX_PROGRAMS = 4  # programs a compute unit that look for the maximum of a tensor
 _TILES_A_PROGRAM = 4  # of the pass that quantises it: each program reads all partial maxima first
 
@@ -290,7 +289,7 @@ def plan_quantize(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOut
     B, R, C = x.shape
     common = fp8_constants(call.out_dtype, facts)
     blockwise = call.granularity is ScalingGranularity.BLOCKWISE
-    scalars = {"largest": fp8_max(call.out_dtype), "floor": _FLOOR_BLOCKWISE if blockwise else _FLOOR}
+    scalars = {"largest": fp8_max(call.out_dtype), "floor": fp8_amax_floor(call.out_dtype)}
 
     def payload(rows: int) -> torch.Tensor:
         return torch.empty((B, rows, C), dtype=call.out_dtype, device=x.device)

@@ -83,13 +83,17 @@ def float_scale(amax, largest, floor, QUICK: tl.constexpr):
     """scale and scale_inv, float32, of blocks with that amax (int32). Where it is not finite: something finite, NaN.
 
     With this scale |x scale| stays below the middle between the largest value and the next, so nothing need be clamped.
-    QUICK: with `divide`. floor must then be at least 2^-14, and amax of 16 bits, so that the digits of scale are never
-    all ones: no integer 7 2^i or 15 2^i is that near to twice an integer of 11 bits without being equal.
+    QUICK: with `divide`, by the digits of amax; its exponent is taken from that of the quotient. amax must then be of
+    16 bits and floor a power of two times ``largest``, so that the digits of scale are never all ones: no integer 7 2^i
+    or 15 2^i is that near to twice an integer of 11 bits without being equal.
     """
     finite = amax < INFINITE
     divisor = tl.maximum(tl.where(finite, amax, 0).to(tl.float32, bitcast=True), floor)
     if QUICK:
-        scale = divide(largest * 2.0**-64, divisor * 2.0**-64)  # 1 / divisor must be no subnormal
+        bits = divisor.to(tl.int32, bitcast=True)
+        exponent = (bits & INFINITE) - (127 << 23)  # of floor, normal, or more
+        digits = divide(largest, (bits - exponent).to(tl.float32, bitcast=True))
+        scale = (digits.to(tl.int32, bitcast=True) - exponent).to(tl.float32, bitcast=True)
         inverse = divide(1.0, scale)
     else:
         scale = tl.div_rn(largest, divisor)

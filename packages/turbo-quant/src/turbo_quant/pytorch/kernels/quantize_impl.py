@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from turbo_core import AutoKernelDispatcher, BackendType, KernelBackend, PrecisionType, device_facts, why_no_triton
-from turbo_core.low_precision import ScalingGranularity, fp8_max
+from turbo_core.low_precision import ScalingGranularity, fp8_amax_floor, fp8_max
 from turbo_core.tuning import call_key
 from turbo_quant.calls import (
     DequantizeFloatCall,
@@ -172,8 +172,8 @@ def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
         return result
     if call.amax is not None:
         return reference.quantize_float(call)
-    scale = torch.tensor(fp8_max(call.out_dtype)) / torch.tensor(1e-12)
-    zero = 0.0 if call.granularity is ScalingGranularity.BLOCKWISE else scale.reciprocal().item()
+    blockwise = call.granularity is ScalingGranularity.BLOCKWISE
+    zero = 0.0 if blockwise else fp8_amax_floor(call.out_dtype) / fp8_max(call.out_dtype)
     return FloatOutputs(*(_fill(spec, call.x.device, zero) for spec in float_specs(call)))
 
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import torch
 
-from turbo_core.low_precision import ScalingGranularity, fp8_max
+from turbo_core.low_precision import ScalingGranularity, fp8_amax_floor, fp8_max
 from turbo_quant.calls import DequantizeFloatCall, FloatOutputs, QuantizeFloatCall
 from turbo_quant.pytorch.kernels.grouping import gather_groups
 
 __all__ = ["dequantize_float", "quantize_float"]
-
-_FLOOR = 1e-12
-_FLOOR_BLOCKWISE = 1e-4
 
 
 def block_amax(x: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
@@ -39,13 +36,13 @@ def spread(values: torch.Tensor, block: tuple[int, int], like: torch.Tensor) -> 
 
 
 def _quantize(
-    x: torch.Tensor, dtype: torch.dtype, block: tuple[int, int], floor: float, amax: torch.Tensor | None = None
+    x: torch.Tensor, dtype: torch.dtype, block: tuple[int, int], amax: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     largest = fp8_max(dtype)
     amax = block_amax(x, block) if amax is None else amax
     finite = amax.isfinite()
     # not `largest / amax`: torch makes that a reciprocal and a product, rounded twice
-    scale = torch.full_like(amax, largest) / amax.clamp(min=floor)
+    scale = torch.full_like(amax, largest) / amax.clamp(min=fp8_amax_floor(dtype))
     scale_inv = torch.where(finite, scale.reciprocal(), torch.nan)
     q = torch.where(spread(finite, block, x), x * spread(scale, block, x), 0.0)
     return q.clamp(-largest, largest).to(dtype, memory_format=torch.contiguous_format), scale_inv.contiguous()
@@ -57,18 +54,18 @@ def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
     rows, columns = x.shape[1:]
     if call.granularity is ScalingGranularity.TENSORWISE:
         amax = None if call.amax is None else call.amax.view(1, 1, 1)
-        q, scale_inv = _quantize(x.reshape(1, 1, -1), dtype, (1, x.numel()), _FLOOR, amax)
+        q, scale_inv = _quantize(x.reshape(1, 1, -1), dtype, (1, x.numel()), amax)
         return FloatOutputs(q.view(x.shape), scale_inv.view(()), None, None)
     if call.granularity is ScalingGranularity.ROWWISE:
-        row = _quantize(x, dtype, (1, columns), _FLOOR) if call.row else (None, None)
-        column = _quantize(x, dtype, (rows, 1), _FLOOR) if call.column else (None, None)
+        row = _quantize(x, dtype, (1, columns)) if call.row else (None, None)
+        column = _quantize(x, dtype, (rows, 1)) if call.column else (None, None)
         return FloatOutputs(*row, *column)
-    row = _quantize(x, dtype, (size if call.tile else 1, size), _FLOOR_BLOCKWISE) if call.row else (None, None)
+    row = _quantize(x, dtype, (size if call.tile else 1, size)) if call.row else (None, None)
     column: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
     if call.column and call.group_offs is not None and call.group_offs_padded is not None:
         column = _quantize_padded_groups(call, call.group_offs, call.group_offs_padded)
     elif call.column:
-        column = _quantize(x, dtype, (size, 1), _FLOOR_BLOCKWISE)
+        column = _quantize(x, dtype, (size, 1))
     return FloatOutputs(*row, *column)
 
 
@@ -78,7 +75,7 @@ def _quantize_padded_groups(
     size = call.block_size
     rows = call.x.shape[1] + (offs.numel() - 1) * size
     x = gather_groups(call.x[0], offs, padded, rows)[None].float()
-    q, scale_inv = _quantize(x, call.out_dtype, (size, 1), _FLOOR_BLOCKWISE)
+    q, scale_inv = _quantize(x, call.out_dtype, (size, 1))
     first_row = torch.arange(scale_inv.shape[1], device=x.device) * size
     return q, torch.where((first_row < padded[-1])[None, :, None], scale_inv, 0.0)
 

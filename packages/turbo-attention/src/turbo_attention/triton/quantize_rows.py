@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """FP8 payloads of q, k and v for attention: one scale for FP8_ROWS rows of a head.
 
-    scale     = fp8_max / max(max |x|, 1e-12)          over the rows and all columns
+    scale     = fp8_max / max(max |x|, floor)          over the rows and all columns
     q         = round_to_fp8(clamp(x * scale, -fp8_max, fp8_max))
-    scale_inv = 1 / scale
+    scale_inv = 1 / scale                             floor: turbo_core's fp8_amax_floor
 
 A block that holds NaN or an infinity has scale_inv NaN and a payload of zeros, as in turbo_quant.
 """
@@ -14,10 +14,10 @@ import torch
 import triton
 import triton.language as tl
 
-from turbo_attention.calls import AMAX_FLOOR, FP8_ROWS
+from turbo_attention.calls import FP8_ROWS
 from turbo_attention.layout import empty_like_rows
 from turbo_core.launch import ALL, Launch, power_of_two
-from turbo_core.low_precision import fp8_max
+from turbo_core.low_precision import fp8_amax_floor, fp8_max
 
 __all__ = ["plan_quantize_rows", "quantize_rows"]
 
@@ -59,7 +59,9 @@ def plan_quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tenso
         f"stride_{name}{axis}": t.stride(at) for name, t in (("x", x), ("q", q)) for at, axis in enumerate("bsh")
     }
     arguments = dict(x=x, q=q, scale_inv=scale_inv, **strides, heads=heads, blocks=blocks, length=length, width=width)
-    constants = dict(ROWS=FP8_ROWS, COLUMNS=max(16, power_of_two(width)), FP8_MAX=fp8_max(dtype), AMAX_FLOOR=AMAX_FLOOR)
+    constants = dict(
+        ROWS=FP8_ROWS, COLUMNS=max(16, power_of_two(width)), FP8_MAX=fp8_max(dtype), AMAX_FLOOR=fp8_amax_floor(dtype)
+    )
     options = dict(num_warps=4)
     # gfx942: with buffer instructions the masks of 288 columns and more spilled 55 to 298 scalar registers (triton 3.9)
     launch = Launch(quantize_rows_kernel, (batch * heads * blocks,), arguments, constants, options, ALL)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import torch
 
-from turbo_attention.calls import AMAX_FLOOR, FP8_ROWS, AttentionResult, Fp8Call
+from turbo_attention.calls import FP8_ROWS, AttentionResult, Fp8Call
 from turbo_attention.layout import empty_like_rows
 from turbo_attention.pytorch.kernels.reference import attention_forward
-from turbo_core.low_precision import fp8_max
+from turbo_core.low_precision import fp8_amax_floor, fp8_max
 
 __all__ = ["dequantize_rows", "fp8_attention_forward", "quantize_rows"]
 
@@ -26,7 +26,7 @@ def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, to
     blocks = _blocks(x.float())
     largest = fp8_max(dtype)
     finite = blocks.isfinite().all(dim=4).all(dim=2)
-    amax = blocks.abs().amax(dim=(2, 4)).clamp_min(AMAX_FLOOR)
+    amax = blocks.abs().amax(dim=(2, 4)).clamp_min(fp8_amax_floor(dtype))
     scale = torch.full_like(amax, largest) / amax  # a number over a tensor is a product with a rounded reciprocal
     scaled = (blocks * scale[:, :, None, :, None]).clamp(-largest, largest)
     scaled = torch.where(finite[:, :, None, :, None], scaled, 0.0)
@@ -52,4 +52,4 @@ def fp8_attention_forward(call: Fp8Call) -> AttentionResult:
     )
     q, k, v = rows
     result = attention_forward(forward._replace(q=q, k=k, v=v))
-    return AttentionResult(result.out.to(scales.out_dtype), result.lse)
+    return result._replace(out=result.out.to(scales.out_dtype))

@@ -267,7 +267,7 @@ class StandIn:
 
     def forward(self, values):
         assert values["return_lse"] and not values["return_softmax"]
-        out, lse = attention_forward(self.call(values))
+        out, lse, _ = attention_forward(self.call(values))
         out, lse = out.contiguous(), lse.contiguous()
         nothing = torch.empty(0)
         return (out[0], lse[0], nothing, nothing) if "cu_seqlens_q" in values else (out, lse, nothing, nothing)
@@ -279,7 +279,8 @@ class StandIn:
             values[name][None] if "cu_seqlens_q" in values else values[name] for name in ("out", "softmax_lse", "dout")
         )
         assert lse.shape == (call.q.shape[0], call.q.shape[2], call.q.shape[1]) and lse.is_contiguous()
-        gradients = attention_backward(BackwardCall(call, out, lse, dout, None, values["deterministic"], False))
+        low, deterministic = torch.zeros_like(lse), values["deterministic"]
+        gradients = attention_backward(BackwardCall(call, out, lse, low, dout, None, deterministic, False))
         for name, gradient in zip(("dq", "dk", "dv"), gradients, strict=False):
             values[name].copy_(gradient[0] if "cu_seqlens_q" in values else gradient)
         return torch.empty(0)  # softmax_d

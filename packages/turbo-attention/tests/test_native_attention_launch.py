@@ -209,7 +209,7 @@ def test_the_dispatcher_asks(fake_hip):  # noqa: F811
         assert AttentionDispatcher.default_backend(call(q, k, k)) is not BackendType.TURBO
         assert AttentionDispatcher.answers(call(q, k, k))[BackendType.TURBO] is None
         lse = torch.zeros(2, 4, 5)
-        backward = BackwardCall(call(q, k, k), q, lse, q, None, False, False)
+        backward = BackwardCall(call(q, k, k), q, lse, lse, q, None, False, False)
         assert AttentionDispatcher.answers(backward)[BackendType.TURBO] == TritonBackend.why_not(backward)
 
 

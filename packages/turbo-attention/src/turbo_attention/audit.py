@@ -154,7 +154,7 @@ def _attention(arch: str, dtype: torch.dtype, D: int, Dv: int, **given: Any) -> 
     call = _call(dtype, D, Dv, **given)
     result, forward = attention.plan_forward(call, facts)
     backward = BackwardCall(call, *result, result.out, result.lse, True, call.bias is not None)
-    return [forward, *attention.plan_backward(backward, facts)[1]]
+    return [*forward, *attention.plan_backward(backward, facts)[1]]
 
 
 def _fp8(arch: str, D: int, Dv: int, **given: Any) -> list[Launch]:
@@ -170,7 +170,7 @@ def _fp8(arch: str, D: int, Dv: int, **given: Any) -> list[Launch]:
     (q, k, v), scales, launches = zip(*planned, strict=True)
     scaled = Fp8Scales(*scales, torch.bfloat16)
     _, forward = attention.plan_forward(call._replace(q=q, k=k, v=v), facts, scales=scaled)
-    return [*launches, forward]
+    return [*launches, *forward]
 
 
 def _sparse(arch: str, dtype: torch.dtype) -> list[Launch]:
@@ -184,7 +184,7 @@ def _sparse(arch: str, dtype: torch.dtype) -> list[Launch]:
     call = SparseForward(q, q[:, 0].contiguous(), indices, q.new_empty(64, dtype=torch.float32), 512, 576**-0.5)
     result, forward = sparse_mla.plan_forward(call, facts)
     backward = SparseBackward(call, *result, result.out, None)
-    _, queries = sparse_mla.plan_queries(backward, result.lse, facts)
+    _, _, queries = sparse_mla.plan_queries(backward, result.lse, facts)
     shares, slots = sparse_mla.plan_shares(backward, result.lse, 0, 512, facts)
     return [
         forward,

@@ -11,7 +11,9 @@ For query i and key j of one sequence, head h (key head h // (Hq / Hkv)), shift 
     p_ij   = exp(s_ij - lse_i)
     o_i    = sum_j keep_ij p_ij v_j / (1 - dropout_p)
 
-A query that sees no key has o = 0, lse = -inf (sink_h where there is a sink) and no gradient.
+A query that sees no key has o = 0, lse = -inf (sink_h where there is a sink) and no gradient. float32 has no room for
+both a score of -1e9 and the logarithm of a sum beside it: lse + lse_low is the logarithm, and p_ij is exp(s_ij - lse -
+lse_low), in this order. It sums to 1 over the visible keys whatever a bias or a product of large q and k adds to all.
 
 Backward, with D_i = do_i . o_i - dlse_i:
 
@@ -30,6 +32,8 @@ q_i . k_j. p_ij is rounded to FP8 as p_ij * fp8_max. The backward takes q, k and
 
 Shapes: B batch, Sq, Sk sequence lengths, Hq, Hkv heads, D head dim of q and k, Dv of v and o. Variable lengths: the
 sequences lie one after another, B is 1 in the tensors, and cu_seqlens say where each begins; i and j count from there.
+Rows of no sequence, before the first and behind the last, have o = 0, lse = -inf and gradients of 0. Offsets that
+decrease or lie outside of the tensors are read as the nearest that do not.
 """
 
 from __future__ import annotations
@@ -40,7 +44,6 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "AMAX_FLOOR",
     "FP8_ROWS",
     "AttentionGradients",
     "AttentionResult",
@@ -52,7 +55,6 @@ __all__ = [
 ]
 
 FP8_ROWS = 64
-AMAX_FLOOR = 1e-12  # of a block of FP8_ROWS rows, as of TENSORWISE and ROWWISE in turbo_quant
 _DROPOUT_STEPS = 2**24
 
 
@@ -104,14 +106,18 @@ class ForwardCall(NamedTuple):
 
 
 class AttentionResult(NamedTuple):
-    """out: [B,Sq,Hq,Dv] in q's dtype and order of dimensions in memory. lse: float32 [B,Hq,Sq]; B is 1 if ragged."""
+    """out: [B,Sq,Hq,Dv] in q's dtype and order of dimensions in memory. lse: float32 [B,Hq,Sq]; B is 1 if ragged.
+
+    lse_low: likewise, what rounding lse left over; 0 from a backend that does not know it.
+    """
 
     out: torch.Tensor
     lse: torch.Tensor
+    lse_low: torch.Tensor
 
 
 class BackwardCall(NamedTuple):
-    """The gradients of ``forward``, whose result was ``out`` and ``lse``.
+    """The gradients of ``forward``, whose result was ``out``, ``lse`` and ``lse_low``.
 
     Attributes:
         dout: of out's shape, any strides but the last is 1.
@@ -123,6 +129,7 @@ class BackwardCall(NamedTuple):
     forward: ForwardCall
     out: torch.Tensor
     lse: torch.Tensor
+    lse_low: torch.Tensor
     dout: torch.Tensor
     dlse: torch.Tensor | None
     deterministic: bool

@@ -9,8 +9,9 @@ Every token attends to the ``topk`` rows of one latent cache that its indices na
     p_n   = exp(s_n - lse)
     o_th  = sum_n p_n kv_r[:rank]
 
-A slot with a negative index counts for nothing; a row named twice counts twice; a token without slots has o = 0 and
-lse = -inf (sink_h where there is a sink). Backward, with D = do . o - dlse:
+A slot whose index is negative, or not below N, counts for nothing; a row named twice counts twice; a token without
+slots has o = 0 and lse = -inf (sink_h where there is a sink). lse_low is what rounding lse to float32 left over, and
+p_n is exp(s_n - lse - lse_low): see calls.py. Backward, with D = do . o - dlse:
 
     ds_n  = p_n (do . kv_r[:rank] - D)                   dsink = - sum_t exp(sink_h - lse) D
     dq    = softmax_scale sum_n ds_n kv_r
@@ -34,7 +35,7 @@ class SparseForward(NamedTuple):
 
     Attributes:
         q: [T,H,D]; kv: [N,D]; bf16, fp16 or fp32, the last stride 1.
-        indices: int32 [T,topk], contiguous; below N, negative for an empty slot.
+        indices: int32 [T,topk], contiguous; negative or from N on for an empty slot.
         sink: float32 [H] or None.
         rank: columns of kv that are V; at most D.
         softmax_scale: multiplies q . kv.
@@ -49,10 +50,11 @@ class SparseForward(NamedTuple):
 
 
 class SparseResult(NamedTuple):
-    """out: [T,H,rank] in q's dtype; lse: float32 [T,H]."""
+    """out: [T,H,rank] in q's dtype; lse, lse_low: float32 [T,H]."""
 
     out: torch.Tensor
     lse: torch.Tensor
+    lse_low: torch.Tensor
 
 
 class SparseBackward(NamedTuple):
@@ -61,6 +63,7 @@ class SparseBackward(NamedTuple):
     forward: SparseForward
     out: torch.Tensor
     lse: torch.Tensor
+    lse_low: torch.Tensor
     dout: torch.Tensor
     dlse: torch.Tensor | None
 

@@ -35,6 +35,7 @@ class Common:
         self.window = call.left + call.right + 1 if call.left >= 0 and call.right >= 0 else None
         extras = call.bias is not None or call.alibi_slopes is not None or call.softcap > 0 or call.rng is not None
         self.brings = "any" if extras else "plain" if self.ragged or call.left >= 0 else "whole"
+        self.natural = call.bias is not None or call.alibi_slopes is not None or call.softcap > 0
         self.flags = dict(
             EVEN_D=self.even_d,
             EVEN_V=self.even_v,
@@ -62,6 +63,10 @@ class Common:
         strides = [value for name, value in arguments.items() if name in _ROW_STRIDES]
         shared = gcd(self.D, self.DV, *strides)
         return 1 if shared % 16 == 0 else shared & -shared
+
+    def lengths(self, call: ForwardCall) -> dict[str, int]:
+        """Of the sequences; ragged: of all of them, which bound what cu_seqlens may say."""
+        return dict(len_q=call.q.shape[1], len_k=call.k.shape[1])
 
     def ends(self, tile: Tile) -> dict[str, int | None]:
         """D and DV at run time, for tiles that take products over them in pieces."""
@@ -93,8 +98,7 @@ class Common:
             heads=self.heads,
             group=self.heads // call.k.shape[2],
             tiles=tiles,
-            len_q=call.max_seqlen_q,
-            len_k=call.max_seqlen_k,
+            **self.lengths(call),
             scale=float(call.softmax_scale),
             softcap=float(call.softcap),
             left=call.left,

@@ -30,6 +30,7 @@ from turbo_attention.triton.arguments import (
 )
 from turbo_attention.triton.backward_kv_kernel import backward_kv_kernel
 from turbo_attention.triton.backward_q_kernel import backward_q_kernel, delta_kernel
+from turbo_attention.triton.clear_rows import plan_clear_rows
 from turbo_attention.triton.forward_kernel import forward_kernel
 from turbo_attention.triton.tiles import Tile
 from turbo_core.device import DeviceFacts, device_facts
@@ -49,44 +50,42 @@ def forward(call: ForwardCall, scales: Fp8Scales | None = None) -> AttentionResu
     device = call.q.device
 
     def plan() -> tuple[AttentionResult, list[Launch]]:
-        result, launch = plan_forward(call, device_facts(device), scales=scales)
-        return result, [launch]
+        return plan_forward(call, device_facts(device), scales=scales)
 
     result: AttentionResult = _prepared.run("forward", (*call, *(scales or ())), device, plan)
     return result
 
 
-class _Planned(NamedTuple):
-    """What the launches of a backward write."""
+class Planned(NamedTuple):
+    """What the launches of a backward write: dbias padded to whole tiles, dsink of each query, [B,Hq,Sq]."""
 
     dq: torch.Tensor
     dk: torch.Tensor
     dv: torch.Tensor
     dbias: torch.Tensor | None
-    delta: torch.Tensor
+    dsink: torch.Tensor | None
 
 
 def backward(call: BackwardCall) -> AttentionGradients:
     """Its gradients."""
     fwd, device = call.forward, call.dout.device
 
-    def plan() -> tuple[_Planned, list[Launch]]:
-        gradients, launches, delta = plan_backward(call, device_facts(device))
-        return _Planned(*gradients[:4], delta), launches
+    def plan() -> tuple[Planned, list[Launch]]:
+        return plan_backward(call, device_facts(device))
 
-    dq, dk, dv, dbias, delta = _prepared.run("backward", (*fwd, *call[1:]), device, plan)
+    dq, dk, dv, dbias, dsink = _prepared.run("backward", (*fwd, *call[1:]), device, plan)
     if dbias is not None:
         dbias = dbias[:, :, : fwd.max_seqlen_q, : fwd.max_seqlen_k].contiguous()
-    return AttentionGradients(dq, dk, dv, dbias, _dsink(call, delta))
+    return AttentionGradients(dq, dk, dv, dbias, None if dsink is None else _dsink(call, dsink))
 
 
-def _dsink(call: BackwardCall, delta: torch.Tensor) -> torch.Tensor | None:
-    """- sum over queries of exp(sink - lse) delta: a small product, left to torch."""
-    sink = call.forward.sink
-    if sink is None:
-        return None
-    seen = call.lse.masked_fill(call.lse == -torch.inf, torch.inf)
-    return -(torch.exp(sink[:, None] - seen) * delta).sum((0, 2))
+def _dsink(call: BackwardCall, shares: torch.Tensor) -> torch.Tensor:
+    """The sum of the queries' ``shares``, and of exp(sink - lse) dlse: small, left to torch."""
+    dsink = shares.sum((0, 2))
+    if call.dlse is not None and call.forward.sink is not None:
+        weights = torch.exp((call.forward.sink[:, None] - call.lse) - call.lse_low)
+        dsink += (weights * call.dlse).masked_fill_(call.lse == -torch.inf, 0.0).sum((0, 2))
+    return dsink
 
 
 # --- forward ----------------------------------------------------------------------------------------------------------
@@ -94,19 +93,21 @@ def _dsink(call: BackwardCall, delta: torch.Tensor) -> torch.Tensor | None:
 
 def plan_forward(
     call: ForwardCall, facts: DeviceFacts, tile: Tile | None = None, scales: Fp8Scales | None = None
-) -> tuple[AttentionResult, Launch]:
-    """The result to be, and the launch that fills it; ``tile`` in place of the table's (benchmarks)."""
+) -> tuple[AttentionResult, list[Launch]]:
+    """The result to be, and the launches that fill it; ``tile`` in place of the table's (benchmarks)."""
     q, k, v = call.q, call.k, call.v
     common = Common(call)
     tile = tile or common.tile("forward", facts)
     out = empty_like_rows(q, common.DV, None if scales is None else scales.out_dtype)
     lse = torch.empty((q.shape[0], common.heads, q.shape[1]), dtype=torch.float32, device=q.device)
+    lse_low = torch.empty_like(lse)
     tiles = -(-call.max_seqlen_q // tile.block_m)
     sources, described = sources_of(common, tile, facts, q, k, v)
     arguments = dict(
         **sources,
         out=out,
         lse=lse,
+        lse_low=lse_low,
         sink=call.sink,
         scale_q=None if scales is None else scales.q,
         scale_k=None if scales is None else scales.k,
@@ -126,10 +127,18 @@ def plan_forward(
         SCALE_ROWS=FP8_ROWS,
         XCDS=facts.xcds,
         ALIGN=common.align(arguments),
-        SUMS=1 if facts.vendor == "amd" else 8,
+        SUMS=_row_sums(facts),
     )
     grid = (tiles * common.heads * call.sequences,)
-    return AttentionResult(out, lse), Launch(forward_kernel, grid, arguments, constants, options_of(tile), ALL)
+    launches = [Launch(forward_kernel, grid, arguments, constants, options_of(tile), ALL)]
+    if call.cu_seqlens_q is not None:
+        launches.append(plan_clear_rows(call.cu_seqlens_q, out, lse=lse, lse_low=lse_low))
+    return AttentionResult(out, lse, lse_low), launches
+
+
+def _row_sums(facts: DeviceFacts) -> int:
+    """Partial sums of a row (`forward_kernel`)."""
+    return 1 if facts.vendor == "amd" else 8
 
 
 # --- backward ---------------------------------------------------------------------------------------------------------
@@ -137,11 +146,8 @@ def plan_forward(
 
 def plan_backward(
     call: BackwardCall, facts: DeviceFacts, tiles_of: dict[str, Tile] | None = None
-) -> tuple[AttentionGradients, list[Launch], torch.Tensor]:
-    """The gradients to be (but dsink; dbias padded to whole tiles), the launches that fill them, and delta.
-
-    ``tiles_of`` ("kv", "q") in place of the tables' choice.
-    """
+) -> tuple[Planned, list[Launch]]:
+    """The gradients to be and the launches that fill them; ``tiles_of`` ("kv", "q") in place of the tables' choice."""
     fwd = call.forward
     q, k, v, do = fwd.q, fwd.k, fwd.v, call.dout
     common = Common(fwd)
@@ -153,11 +159,11 @@ def plan_backward(
     if call.want_dbias and fwd.bias is not None:
         rows, columns = _padded(fwd.max_seqlen_q, tile.block_m), _padded(fwd.max_seqlen_k, tile.block_n)
         dbias = torch.empty((q.shape[0], common.heads, rows, columns), dtype=fwd.bias.dtype, device=q.device)
-    delta, lse_log2 = torch.empty_like(call.lse), torch.empty_like(call.lse)
+    rows = {name: torch.empty_like(call.lse) for name in ("norm_high", "norm_low", "delta")}
     wide = common.flags["WIDE"] or do.stride(1) >= WIDE_STRIDE or call.out.stride(1) >= WIDE_STRIDE
     common.flags["WIDE"] = wide
-    launches = [_plan_delta(call, common, delta, lse_log2, wide)]
-    shared, described = _backward_inputs(call, common, tile, facts, delta, lse_log2)
+    launches = [_plan_delta(call, common, rows, wide)]
+    shared, described = _backward_inputs(call, common, tile, facts, rows)
     key_tiles = -(-fwd.max_seqlen_k // tile.block_n)
     arguments = dict(
         **shared,
@@ -184,8 +190,12 @@ def plan_backward(
     zeroed = () if dbias is None else ("dbias",)
     launches.append(Launch(backward_kv_kernel, grid, arguments, constants, options_of(tile), ALL, zeroed))
     q_tile = tiles_of.get("q") or common.tile("q", facts)
-    launches.append(_plan_q(call, common, q_tile, facts, dq, delta, lse_log2))
-    return AttentionGradients(dq, dk, dv, dbias, None), launches, delta
+    dsink = None if fwd.sink is None else torch.empty_like(call.lse)
+    launches.append(_plan_q(call, common, q_tile, facts, dq, dsink, rows))
+    if fwd.cu_seqlens_q is not None and fwd.cu_seqlens_k is not None:
+        launches.append(plan_clear_rows(fwd.cu_seqlens_q, dq))
+        launches.append(plan_clear_rows(fwd.cu_seqlens_k, dk, dv))
+    return Planned(dq, dk, dv, dbias, dsink), launches
 
 
 def _backward_inputs(
@@ -193,16 +203,14 @@ def _backward_inputs(
     common: Common,
     tile: Tile,
     facts: DeviceFacts,
-    delta: torch.Tensor,
-    lse_log2: torch.Tensor,
+    rows: dict[str, torch.Tensor],
 ) -> tuple[dict[str, Any], bool]:
     """What both kernels read, and whether q, k, v and do are descriptors."""
     fwd = call.forward
     sources, described = sources_of(common, tile, facts, fwd.q, fwd.k, fwd.v, call.dout)
     inputs = dict(
         **sources,
-        lse_log2=lse_log2,
-        delta=delta,
+        **rows,
         **named_strides("do", call.dout),
         **common.lse_strides(call.lse),
         **common.extras(fwd),
@@ -218,7 +226,7 @@ def _dbias_strides(dbias: torch.Tensor | None) -> dict[str, int]:
     return dict(zip(("stride_dbias_b", "stride_dbias_h", "stride_dbias_m"), strides_of(dbias, 4)[:3], strict=True))
 
 
-def _plan_delta(call: BackwardCall, common: Common, delta: torch.Tensor, lse_log2: torch.Tensor, wide: bool) -> Launch:
+def _plan_delta(call: BackwardCall, common: Common, written: dict[str, torch.Tensor], wide: bool) -> Launch:
     fwd = call.forward
     rows = min(64, _DELTA_BYTES // (common.block_v * common.element_bytes))
     tiles = -(-fwd.max_seqlen_q // rows)
@@ -228,8 +236,8 @@ def _plan_delta(call: BackwardCall, common: Common, delta: torch.Tensor, lse_log
         do=call.dout,
         dlse=call.dlse,
         lse=call.lse,
-        delta=delta,
-        lse_log2=lse_log2,
+        lse_low=call.lse_low,
+        **written,
         cu_seqlens_q=fwd.cu_seqlens_q,
         **named_strides("o", call.out),
         **named_strides("do", call.dout),
@@ -239,9 +247,16 @@ def _plan_delta(call: BackwardCall, common: Common, delta: torch.Tensor, lse_log
         stride_dlse_s=dlse[2],
         heads=common.heads,
         tiles=tiles,
-        len_q=fwd.max_seqlen_q,
+        len_q=fwd.q.shape[1],
     )
-    constants = dict(BLOCK_M=rows, BLOCK_V=common.block_v, width_v=common.DV, WIDE=wide, ALIGN=common.align(arguments))
+    constants = dict(
+        BLOCK_M=rows,
+        BLOCK_V=common.block_v,
+        width_v=common.DV,
+        WIDE=wide,
+        ALIGN=common.align(arguments),
+        NATURAL=common.natural,
+    )
     grid = (tiles * common.heads * fwd.sequences,)
     return Launch(delta_kernel, grid, arguments, constants, dict(num_warps=4))
 
@@ -252,15 +267,17 @@ def _plan_q(
     tile: Tile,
     facts: DeviceFacts,
     dq: torch.Tensor,
-    delta: torch.Tensor,
-    lse_log2: torch.Tensor,
+    dsink: torch.Tensor | None,
+    rows: dict[str, torch.Tensor],
 ) -> Launch:
     fwd = call.forward
     tiles = -(-fwd.max_seqlen_q // tile.block_m)
-    shared, described = _backward_inputs(call, common, tile, facts, delta, lse_log2)
+    shared, described = _backward_inputs(call, common, tile, facts, rows)
     arguments = dict(
         **shared,
         dq=dq,
+        sink=fwd.sink,
+        dsink=dsink,
         **named_strides("dq", dq),
         **common.scalars(fwd, tiles),
         **common.ends(tile),
@@ -272,6 +289,8 @@ def _plan_q(
         **common.flags,
         XCDS=facts.xcds,
         ALIGN=common.align(arguments),
+        SUMS=0 if dsink is None else _row_sums(facts),
     )
     grid = (tiles * common.heads * fwd.sequences,)
-    return Launch(backward_q_kernel, grid, arguments, constants, options_of(tile), ALL)
+    zeroed = ("dsink",) if dsink is not None and common.ragged else ()
+    return Launch(backward_q_kernel, grid, arguments, constants, options_of(tile), ALL, zeroed)

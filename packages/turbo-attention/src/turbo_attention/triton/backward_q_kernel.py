@@ -3,9 +3,11 @@
 
     delta_i = do_i . o_i - dlse_i
     dq_i    = softmax_scale sum_j dz_ij k_j                            (calls.py)
+    dsink_i = - exp(sink - lse_i) sum_j p_ij dp_ij                     to be summed over i; without what dlse_i adds
 
 One program of `backward_q_kernel` is one tile of BLOCK_M queries of one head; it walks over keys as the forward does.
-Its sums have a fixed order: the same bits from run to run.
+Its sums have a fixed order: the same bits from run to run. dsink's sum over j is do_i . o_i of an o that was not
+rounded: a sink's gradient is a sum over all queries, of both signs, and a thousandth of each is no thousandth of it.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from turbo_attention.triton.stages import (
     load_rows,
     probabilities,
     product_in_pieces,
+    row_sums,
     sequence,
     store_rows,
+    two_numbers,
     visible,
     work,
 )
@@ -33,14 +37,15 @@ __all__ = ["backward_q_kernel", "delta_kernel"]
 
 @triton.jit
 def delta_kernel(
-    out, do, dlse, lse, delta, lse_log2, cu_seqlens_q,
+    out, do, dlse, lse, lse_low, delta, norm_high, norm_low, cu_seqlens_q,
     stride_ob, stride_os, stride_oh, stride_dob, stride_dos, stride_doh, stride_lse_b, stride_lse_h,
     stride_dlse_b, stride_dlse_h, stride_dlse_s, heads, tiles, len_q, width_v: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_V: tl.constexpr, WIDE: tl.constexpr, ALIGN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_V: tl.constexpr, WIDE: tl.constexpr, ALIGN: tl.constexpr, NATURAL: tl.constexpr,
 ):  # fmt: skip
-    """delta as above, and lse * log2(e), +inf where a query sees nothing, so that its exp2(s - lse) is 0.
+    """delta as above, and lse + lse_low as `stages.probabilities` subtracts it, +inf where a query sees nothing.
 
-    out, do: [sequences, heads, sq, DV] by strides. lse, delta, lse_log2: float32 [.., heads, sq] of one layout.
+    norm_high + norm_low is (lse + lse_low) log2(e); NATURAL: the first is lse, the second lse_low log2(e).
+    out, do: [sequences, heads, sq, DV] by strides. The others: float32 [.., heads, sq], dlse by strides of its own.
     """
     if ALIGN > 1:
         stride_ob, stride_os, stride_oh = aligned(stride_ob, stride_os, stride_oh, ALIGN)
@@ -69,21 +74,29 @@ def delta_kernel(
         sums -= tl.load(dlse + row, mask=inside, other=0.0)
     at = batch64 * stride_lse_b + head64 * stride_lse_h + first + i_M
     lse_M = tl.load(lse + at, mask=inside, other=0.0)
+    rest_M = tl.load(lse_low + at, mask=inside, other=0.0)
+    blind = lse_M == float("-inf")
+    lse_M = tl.where(blind, 0.0, lse_M)
+    if NATURAL:
+        high_M, low_M = lse_M, rest_M * LOG2E
+    else:
+        high_M, low_M = two_numbers((lse_M.to(tl.float64) + rest_M.to(tl.float64)) * LOG2E)
     tl.store(delta + at, sums, inside)
-    tl.store(lse_log2 + at, tl.where(lse_M == float("-inf"), float("inf"), lse_M * LOG2E), inside)
+    tl.store(norm_high + at, tl.where(blind, float("inf"), high_M), inside)
+    tl.store(norm_low + at, low_M, inside)
 
 
 @triton.jit
 def _walk(
-    dq_MD, dq_tail, q_MD, q_tail, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, lse_M, delta_M, k, k_tail,
-    v, offset_k, offset_v, stride_ks, stride_vs, width_k, width_v, end_k, end_v, begin, end, m0, i_M, sq, sk,
-    shift, left, right, scale, softcap, bias, stride_bias_m, stride_bias_n, slope, seed, offset, head, threshold,
-    keep_scale,
+    dq_MD, dq_tail, pdp, q_MD, q_tail, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, high_M, low_M,
+    delta_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, width_k, width_v, end_k, end_v, begin, end, m0,
+    i_M, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m, stride_bias_n, slope, seed, offset, head,
+    threshold, keep_scale,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr, MASKED: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_ALIBI: tl.constexpr, HAS_DROPOUT: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr,
-    PIECE: tl.constexpr,
+    PIECE: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """Keys ``begin`` to ``end`` into the sums; MASKED: some pair in the tiles may be out of sight."""
     MASK_ROWS: tl.constexpr = MASKED and not EVEN_N
@@ -110,8 +123,8 @@ def _walk(
             if TAIL_D > 0:
                 raw = tl.dot(q_tail, k_tail_N.T, raw, input_precision="ieee")
         p, tanh = probabilities(
-            raw, i, j, m0, n, lse_M[:, None], sq, sk, shift, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
-            HAS_CAP, HAS_BIAS, HAS_ALIBI
+            raw, i, j, m0, n, high_M[:, None], low_M[:, None], sq, sk, shift, scale, softcap, bias, stride_bias_m,
+            stride_bias_n, slope, HAS_CAP, HAS_BIAS, HAS_ALIBI
         )  # fmt: skip
         if PIECE > 0:
             dp = product_in_pieces(
@@ -127,6 +140,11 @@ def _walk(
         if HAS_DROPOUT:
             dp = tl.where(dropout_keep(seed, offset, i, j, head, threshold), dp * keep_scale, 0.0)
         ds = p * (dp - delta_M[:, None])
+        if SUMS > 0:
+            shares = p * dp
+            if MASKED:
+                shares = tl.where(visible(i, j, sk, shift, left, right, HAS_LEFT, HAS_RIGHT), shares, 0.0)
+            pdp += row_sums(shares, SUMS)
         if HAS_CAP:
             ds *= 1.0 - tanh * tanh
         if MASKED:
@@ -135,23 +153,26 @@ def _walk(
         dq_MD = tl.dot(dz, k_ND, dq_MD, input_precision="ieee")
         if TAIL_D > 0:
             dq_tail = tl.dot(dz, k_tail_N, dq_tail, input_precision="ieee")
-    return dq_MD, dq_tail
+    return dq_MD, dq_tail, pdp
 
 
 @triton.jit
 def backward_q_kernel(
-    q, k, v, do, q_tail, k_tail, bias, alibi_slopes, rng, cu_seqlens_q, cu_seqlens_k, lse_log2, delta,
+    q, k, v, do, q_tail, k_tail, bias, alibi_slopes, rng, cu_seqlens_q, cu_seqlens_k, norm_high, norm_low, delta,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
-    stride_dob, stride_dos, stride_doh, dq, stride_dqb, stride_dqs, stride_dqh, stride_lse_b, stride_lse_h,
+    stride_dob, stride_dos, stride_doh, dq, sink, dsink, stride_dqb, stride_dqs, stride_dqh, stride_lse_b, stride_lse_h,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n, stride_alibi_b, stride_alibi_h,
     heads, group, tiles, len_q, len_k, width_qk: tl.constexpr, width_v: tl.constexpr, end_qk, end_v, scale,
     softcap, left, right, threshold, keep_scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, WIDE: tl.constexpr,
-    XCDS: tl.constexpr, PIECE: tl.constexpr, ALIGN: tl.constexpr,
+    XCDS: tl.constexpr, PIECE: tl.constexpr, ALIGN: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """The grid is one program a tile of queries; ``tiles`` a head. Order of arguments, tails: `forward_kernel`."""
+    """The grid is one program a tile of queries; ``tiles`` a head. Order of arguments, tails: `forward_kernel`.
+
+    dsink: float32 of norm_high's layout; SUMS: as in `forward_kernel`, 0 where there is no sink.
+    """
     if not DESCRIPTOR:
         q_tail, k_tail = q, k
     if ALIGN > 1:
@@ -196,7 +217,8 @@ def backward_q_kernel(
     )  # fmt: skip
     i_M = m0 + tl.arange(0, BLOCK_M)
     at = batch.to(tl.int64) * stride_lse_b + head64 * stride_lse_h + first_q + i_M
-    lse_M = tl.load(lse_log2 + at, mask=i_M < sq, other=float("inf"))
+    high_M = tl.load(norm_high + at, mask=i_M < sq, other=float("inf"))
+    low_M = tl.load(norm_low + at, mask=i_M < sq, other=0.0)
     delta_M = tl.load(delta + at, mask=i_M < sq, other=0.0)
     bias_head, slope, seed, offset = bias, 0.0, 0, 0
     if HAS_BIAS:
@@ -213,33 +235,41 @@ def backward_q_kernel(
     counter = batch * heads + head
     dq_MD = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     dq_tail = tl.zeros((BLOCK_M, TAIL_D if TAIL_D > 0 else 1), tl.float32)
+    pdp = tl.zeros((BLOCK_M, SUMS) if SUMS > 1 else (BLOCK_M,), tl.float32)
     if HAS_LEFT and not ONE_WALK:
-        dq_MD, dq_tail = _walk(
-            dq_MD, dq_tail, q_MD, q_tail_M, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, lse_M, delta_M,
-            k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, columns_k, columns_v, end_qk, end_v, low,
-            full_low, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n,
-            slope, seed, offset, counter, threshold, keep_scale,
+        dq_MD, dq_tail, pdp = _walk(
+            dq_MD, dq_tail, pdp, q_MD, q_tail_M, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, high_M,
+            low_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, columns_k, columns_v, end_qk, end_v,
+            low, full_low, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m,
+            stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, PIECE
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, PIECE, SUMS
         )  # fmt: skip
     if not ONE_WALK:
-        dq_MD, dq_tail = _walk(
-            dq_MD, dq_tail, q_MD, q_tail_M, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, lse_M, delta_M,
-            k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, columns_k, columns_v, end_qk, end_v, full_low,
-            full_high, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n,
-            slope, seed, offset, counter, threshold, keep_scale,
+        dq_MD, dq_tail, pdp = _walk(
+            dq_MD, dq_tail, pdp, q_MD, q_tail_M, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, high_M,
+            low_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, columns_k, columns_v, end_qk, end_v,
+            full_low, full_high, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m,
+            stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, False,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, PIECE
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, PIECE, SUMS
         )  # fmt: skip
     if HAS_RIGHT or not EVEN_N or ONE_WALK:
-        dq_MD, dq_tail = _walk(
-            dq_MD, dq_tail, q_MD, q_tail_M, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, lse_M, delta_M,
-            k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, columns_k, columns_v, end_qk, end_v,
+        dq_MD, dq_tail, pdp = _walk(
+            dq_MD, dq_tail, pdp, q_MD, q_tail_M, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, high_M,
+            low_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, columns_k, columns_v, end_qk, end_v,
             full_high, high, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m,
             stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, PIECE
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, PIECE, SUMS
         )  # fmt: skip
+    if SUMS > 0:
+        logit = tl.load(sink + head)
+        if HAS_CAP or HAS_BIAS or HAS_ALIBI:
+            weight_M = tl.exp2((logit - high_M) * LOG2E - low_M)
+        else:
+            weight_M = tl.exp2(logit * LOG2E - high_M - low_M)
+        tl.store(dsink + at, -weight_M * (tl.sum(pdp, 1) if SUMS > 1 else pdp), i_M < sq)
     offset_dq = base_dq + head64 * stride_dqh
     store_rows(
         dq_MD * scale, dq, offset_dq, m0, stride_dqs, sq, width_qk, BLOCK_M, BLOCK_D, 0, not EVEN_D and TAIL_D == 0

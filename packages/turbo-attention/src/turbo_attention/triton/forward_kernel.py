@@ -6,12 +6,13 @@
 One program is one tile of BLOCK_M queries of one head. It walks over the keys that any of its queries sees, BLOCK_N at
 a time, with running maximum and sum (online softmax, Milakov and Gimelshein 2018; tiled as in FlashAttention, Dao et
 al. 2022). Tiles that all its queries see wholly are walked without masks. Everything in powers of two: exp(x) is
-exp2(x * log2(e)). Products in q's dtype with float32 sums; p is rounded to v's dtype. lse in natural logarithms.
+exp2(x * log2(e)). Products in q's dtype with float32 sums; p is rounded to v's dtype. lse in natural logarithms, in two
+numbers (calls.py).
 
 FP8: q, k, v are payloads with one scale_inv for SCALE_ROWS rows of a head, float32 [sequences, heads, blocks]; products
 are of FP8 numbers, p times the largest FP8 number is rounded to FP8, and scales come in between in float32.
 
-q, out: [sequences, heads, sq, D or DV] by strides; k, v: likewise with key heads; lse: [.., heads, sq].
+q, out: [sequences, heads, sq, D or DV] by strides; k, v: likewise with key heads; lse, lse_low: [.., heads, sq].
 """
 
 from __future__ import annotations
@@ -29,22 +30,15 @@ from turbo_attention.triton.stages import (
     load_rows,
     position,
     product_in_pieces,
+    row_sums,
     sequence,
     store_rows,
+    two_numbers,
     visible,
     work,
 )
 
 __all__ = ["forward_kernel"]
-
-
-@triton.jit
-def _row_sums(p, COLUMNS: tl.constexpr):
-    """Sums of p's rows: whole ones, or of each as many as COLUMNS, of every COLUMNS-th key."""
-    if COLUMNS > 1:
-        return tl.sum(tl.reshape(p, [p.shape[0], p.shape[1] // COLUMNS, COLUMNS]), 1)
-    else:
-        return tl.sum(p, 1)
 
 
 @triton.jit
@@ -86,16 +80,20 @@ def _walk(
             s = position(
                 s, i, j, m0, n, bias, stride_bias_m, stride_bias_n, slope, sq, sk, shift, HAS_BIAS, HAS_ALIBI
             )  # fmt: skip
-            factor = LOG2E
-        else:
-            factor = scale * LOG2E  # joins the subtraction of the maximum in one multiply-add; scale > 0
         if MASKED:
             s = tl.where(visible(i, j, sk, shift, left, right, HAS_LEFT, HAS_RIGHT), s, float("-inf"))
-        m_new = tl.maximum(m_M, tl.max(s, 1) * factor)
-        reference = tl.where(m_new == float("-inf"), 0.0, m_new) if MASKED or HAS_BIAS else m_new
-        p = tl.exp2(s * factor - reference[:, None])
-        alpha = tl.exp2(m_M - reference)
-        sums = sums * (alpha[:, None] if SUMS > 1 else alpha) + _row_sums(p, SUMS)
+        if HAS_CAP or HAS_BIAS or HAS_ALIBI:
+            m_new = tl.maximum(m_M, tl.max(s, 1))
+            reference = tl.where(m_new == float("-inf"), 0.0, m_new)
+            p = tl.exp2((s - reference[:, None]) * LOG2E)  # `probabilities`
+            alpha = tl.exp2((m_M - reference) * LOG2E)
+        else:
+            factor = scale * LOG2E  # joins the subtraction of the maximum in one multiply-add; scale > 0
+            m_new = tl.maximum(m_M, tl.max(s, 1) * factor)
+            reference = tl.where(m_new == float("-inf"), 0.0, m_new) if MASKED else m_new
+            p = tl.exp2(s * factor - reference[:, None])
+            alpha = tl.exp2(m_M - reference)
+        sums = sums * (alpha[:, None] if SUMS > 1 else alpha) + row_sums(p, SUMS)
         if HAS_DROPOUT:
             p = tl.where(dropout_keep(seed, offset, i, j, head, threshold), p, 0.0)
         acc_MV = acc_MV * alpha[:, None]
@@ -116,7 +114,7 @@ def _walk(
 def forward_kernel(
     q, k, v, q_tail, k_tail, bias, alibi_slopes, rng, cu_seqlens_q, cu_seqlens_k, scale_q, scale_k, scale_v,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
-    out, lse, sink, stride_ob, stride_os, stride_oh, stride_lse_b, stride_lse_h,
+    out, lse, lse_low, sink, stride_ob, stride_os, stride_oh, stride_lse_b, stride_lse_h,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n, stride_alibi_b, stride_alibi_h,
     heads, group, tiles, len_q, len_k, width_qk: tl.constexpr, width_v: tl.constexpr, end_qk, end_v, scale,
     softcap, left, right, threshold, keep_scale,
@@ -224,20 +222,31 @@ def forward_kernel(
         )  # fmt: skip
 
     l_M = tl.sum(sums, 1) if SUMS > 1 else sums
+    NATURAL: tl.constexpr = HAS_CAP or HAS_BIAS or HAS_ALIBI  # m_M is a score, else the logarithm of base 2
+    TO_LOG2: tl.constexpr = LOG2E if NATURAL else 1.0
     if sink is not None:  # one more key, whose value is zero
-        sink_log2 = tl.load(sink + head) * LOG2E
-        m_new = tl.maximum(m_M, sink_log2)
+        logit = tl.load(sink + head)
+        if not NATURAL:
+            logit *= LOG2E
+        m_new = tl.maximum(m_M, logit)
         reference = tl.where(m_new == float("-inf"), 0.0, m_new)
-        alpha = tl.exp2(m_M - reference)
+        alpha = tl.exp2((m_M - reference) * TO_LOG2)
         acc_MV = acc_MV * alpha[:, None]
-        l_M = l_M * alpha + tl.exp2(sink_log2 - reference)
+        l_M = l_M * alpha + tl.exp2((logit - reference) * TO_LOG2)
         m_M = m_new
     blind = l_M == 0.0
-    l_M = tl.where(blind, 1.0, l_M)
-    lse_M = tl.where(blind, float("-inf"), (m_M + tl.log2(l_M)) / LOG2E)
+    l_M, m_M = tl.where(blind, 1.0, l_M), tl.where(blind, 0.0, m_M)
     acc_MV = acc_MV * (keep_scale / l_M)[:, None]
+    if NATURAL:
+        log_M = tl.log2(l_M) / LOG2E
+        lse_M = m_M + log_M
+        low_M = (m_M - lse_M) + log_M
+    else:
+        lse_M, low_M = two_numbers((m_M.to(tl.float64) + tl.log2(l_M).to(tl.float64)) / LOG2E)
 
     inside = i_M < sq
-    tl.store(lse + batch.to(tl.int64) * stride_lse_b + head.to(tl.int64) * stride_lse_h + first_q + i_M, lse_M, inside)
+    at = batch.to(tl.int64) * stride_lse_b + head.to(tl.int64) * stride_lse_h + first_q + i_M
+    tl.store(lse + at, tl.where(blind, float("-inf"), lse_M), inside)
+    tl.store(lse_low + at, low_M, inside)
     offset_o = base_o + head.to(tl.int64) * stride_oh
     store_rows(acc_MV, out, offset_o, m0, stride_os, sq, width_v, BLOCK_M, BLOCK_V, 0, not EVEN_V)

@@ -49,28 +49,33 @@ def forward(call: SparseForward) -> SparseResult:
     return result
 
 
-def backward(call: SparseBackward) -> SparseGradients:
-    """Its gradients; dkv in chunks of tokens, so that the shares of its rows fit in memory."""
+def backward(call: SparseBackward, held: int = _SHARES) -> SparseGradients:
+    """Its gradients; dkv in chunks of tokens, so that the shares of its rows, ``held`` elements, fit in memory."""
     fwd = call.forward
     facts = device_facts(fwd.q.device)
     delta = (call.dout.float() * call.out.float()).sum(2)
     if call.dlse is not None:
         delta -= call.dlse
-    dq, launch = plan_queries(call, delta, facts)
+    dq, dsink, launch = plan_queries(call, delta, facts)
     launch.run(fwd.q.device)
     dkv = torch.zeros(fwd.kv.shape, dtype=torch.float32, device=fwd.kv.device)
     tokens, topk = fwd.indices.shape
-    step = max(1, _SHARES // max(1, topk * fwd.kv.shape[1]))
+    step = max(1, held // max(1, topk * fwd.kv.shape[1]))
     for first in range(0, tokens, step):
         count = min(step, tokens - first)
         shares, launch = plan_shares(call, delta, first, count, facts)
         launch.run(fwd.q.device)
         plan_sum(fwd, shares, first, count, dkv).run(fwd.q.device)
-    dsink = None
-    if fwd.sink is not None:
-        seen = call.lse.masked_fill(call.lse == -torch.inf, torch.inf)
-        dsink = -(torch.exp(fwd.sink - seen) * delta).sum(0)
-    return SparseGradients(dq, dkv.to(fwd.kv.dtype), dsink)
+    return SparseGradients(dq, dkv.to(fwd.kv.dtype), None if dsink is None else _dsink(call, dsink))
+
+
+def _dsink(call: SparseBackward, shares: torch.Tensor) -> torch.Tensor:
+    """The sum of the tokens' ``shares``, and of exp(sink - lse) dlse: small, left to torch."""
+    dsink = shares.sum(0)
+    if call.dlse is not None and call.forward.sink is not None:
+        weights = torch.exp((call.forward.sink - call.lse) - call.lse_low)
+        dsink += (weights * call.dlse).masked_fill_(call.lse == -torch.inf, 0.0).sum(0)
+    return dsink
 
 
 def _tile(kernel: str, call: SparseForward, facts: DeviceFacts) -> tuple[int, int, dict[str, Any], dict[str, int]]:
@@ -89,6 +94,7 @@ def _tile(kernel: str, call: SparseForward, facts: DeviceFacts) -> tuple[int, in
 
 def _sizes(call: SparseForward) -> dict[str, Any]:
     return dict(
+        cached=call.kv.shape[0],
         heads=call.q.shape[1],
         topk=call.indices.shape[1],
         rank=call.rank,
@@ -109,18 +115,29 @@ def plan_forward(call: SparseForward, facts: DeviceFacts) -> tuple[SparseResult,
     """The result to be, and the launch that fills it."""
     tokens, heads = call.q.shape[:2]
     out = call.q.new_empty((tokens, heads, call.rank))
-    lse = call.q.new_empty((tokens, heads), dtype=torch.float32)
+    lse, lse_low = (call.q.new_empty((tokens, heads), dtype=torch.float32) for _ in range(2))
     block, _, constants, options = _tile("forward", call, facts)
     head_blocks = -(-heads // block)
     arguments = dict(
-        **_inputs(call), sink=call.sink, out=out, lse=lse, **_strides(call), **_sizes(call), head_blocks=head_blocks
+        **_inputs(call),
+        sink=call.sink,
+        out=out,
+        lse=lse,
+        lse_low=lse_low,
+        **_strides(call),
+        **_sizes(call),
+        head_blocks=head_blocks,
     )
-    return SparseResult(out, lse), Launch(forward_kernel, (tokens * head_blocks,), arguments, constants, options, ALL)
+    launch = Launch(forward_kernel, (tokens * head_blocks,), arguments, constants, options, ALL)
+    return SparseResult(out, lse, lse_low), launch
 
 
-def plan_queries(call: SparseBackward, delta: torch.Tensor, facts: DeviceFacts) -> tuple[torch.Tensor, Launch]:
-    """dq to be, and the launch that fills it."""
+def plan_queries(
+    call: SparseBackward, delta: torch.Tensor, facts: DeviceFacts
+) -> tuple[torch.Tensor, torch.Tensor | None, Launch]:
+    """dq and dsink of each token, [T,H], to be, and the launch that fills them."""
     fwd = call.forward
+    dsink = None if fwd.sink is None else torch.empty_like(call.lse)
     dq = torch.empty(fwd.q.shape, dtype=fwd.q.dtype, device=fwd.q.device)
     block, _, constants, options = _tile("queries", fwd, facts)
     constants["PIECE"] = 0 if facts.vendor == "nvidia" else _PIECES.get(("amd", fwd.q.element_size()), 0)
@@ -129,15 +146,18 @@ def plan_queries(call: SparseBackward, delta: torch.Tensor, facts: DeviceFacts) 
         **_inputs(fwd),
         do=call.dout,
         lse=call.lse,
+        lse_low=call.lse_low,
         delta=delta,
         dq=dq,
+        sink=fwd.sink,
+        dsink=dsink,
         **_strides(fwd),
         stride_dot=call.dout.stride(0),
         stride_doh=call.dout.stride(1),
         **_sizes(fwd),
         head_blocks=head_blocks,
     )
-    return dq, Launch(queries_kernel, (fwd.q.shape[0] * head_blocks,), arguments, constants, options, ALL)
+    return dq, dsink, Launch(queries_kernel, (fwd.q.shape[0] * head_blocks,), arguments, constants, options, ALL)
 
 
 def plan_shares(
@@ -153,6 +173,7 @@ def plan_shares(
         **_inputs(fwd),
         do=call.dout,
         lse=call.lse,
+        lse_low=call.lse_low,
         delta=delta,
         shares=shares,
         first_token=first,
@@ -169,7 +190,7 @@ def plan_sum(call: SparseForward, shares: torch.Tensor, first: int, count: int, 
     """The launch that adds ``shares`` to dkv: slots sorted by the row that they name, empty ones last."""
     rows, width = dkv.shape
     named = call.indices[first : first + count].flatten().long()
-    named = torch.where(named < 0, rows, named)
+    named = torch.where((named < 0) | (named > rows), rows, named)
     named, order = torch.sort(named, stable=True)
     begins = torch.searchsorted(named, torch.arange(rows + 1, device=named.device))
     arguments = dict(shares=shares, order=order, begins=begins, dkv=dkv, width=width)

@@ -14,9 +14,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["forward_kernel", "queries_kernel", "shares_kernel", "sum_shares_kernel"]
+from turbo_attention.triton.stages import LOG2E, two_numbers
 
-LOG2E = tl.constexpr(1.4426950408889634)
+__all__ = ["forward_kernel", "queries_kernel", "shares_kernel", "sum_shares_kernel"]
 
 
 @triton.jit
@@ -28,19 +28,23 @@ def _rows(base, row, stride, inside, first, width, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _slots(indices, token, n, topk, BLOCK_N: tl.constexpr):
-    """Rows that the slots n .. n + BLOCK_N of a token name, and which of them are filled."""
+def _slots(indices, token, n, topk, cached, BLOCK_N: tl.constexpr):
+    """Rows that the slots n .. n + BLOCK_N of a token name, and which of them name one of the ``cached``."""
     slot = n + tl.arange(0, BLOCK_N)
     row = tl.load(indices + token * topk + slot, mask=slot < topk, other=-1)
-    return tl.maximum(row, 0), row >= 0
+    filled = (row >= 0) & (row < cached)
+    return tl.where(filled, row, 0), filled
 
 
 @triton.jit
 def forward_kernel(
-    q, kv, indices, sink, out, lse, stride_qt, stride_qh, stride_kv, heads, topk, rank, width, scale, head_blocks,
-    BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_T: tl.constexpr,
+    q, kv, indices, sink, out, lse, lse_low, stride_qt, stride_qh, stride_kv, cached, heads, topk, rank, width, scale,
+    head_blocks, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
-    """out [T,H,rank] and lse [T,H], contiguous; the grid is token * head_blocks + block of heads."""
+    """out [T,H,rank], lse and lse_low [T,H], contiguous; the grid is token * head_blocks + block of heads.
+
+    cached: rows of kv.
+    """
     token = (tl.program_id(0) // head_blocks).to(tl.int64)
     h = tl.program_id(0) % head_blocks * BLOCK_H + tl.arange(0, BLOCK_H)
     alive = h < heads
@@ -52,7 +56,7 @@ def forward_kernel(
     l_H = tl.zeros((BLOCK_H,), tl.float32)
     m_H = tl.full((BLOCK_H,), float("-inf"), tl.float32)
     for n in tl.range(0, topk, BLOCK_N):
-        row, filled = _slots(indices, token, n, topk, BLOCK_N)
+        row, filled = _slots(indices, token, n, topk, cached, BLOCK_N)
         kv_NV = _rows(kv, row, stride_kv, filled, 0, rank, BLOCK_V)
         s = tl.dot(q_HV, kv_NV.T, input_precision="ieee")
         if BLOCK_T > 0:
@@ -75,29 +79,43 @@ def forward_kernel(
         l_H = l_H * alpha + tl.exp2(sink_log2 - reference)
         m_H = m_new
     blind = l_H == 0.0
-    l_H = tl.where(blind, 1.0, l_H)
-    tl.store(lse + token * heads + h, tl.where(blind, float("-inf"), (m_H + tl.log2(l_H)) / LOG2E), alive)
+    l_H, m_H = tl.where(blind, 1.0, l_H), tl.where(blind, 0.0, m_H)
+    lse_H, low_H = two_numbers((m_H.to(tl.float64) + tl.log2(l_H).to(tl.float64)) / LOG2E)
+    tl.store(lse + token * heads + h, tl.where(blind, float("-inf"), lse_H), alive)
+    tl.store(lse_low + token * heads + h, low_H, alive)
     column = tl.arange(0, BLOCK_V)
     pointers = out + (token * heads + h)[:, None] * rank + column[None, :]
     tl.store(pointers, (acc_HV / l_H[:, None]).to(out.dtype.element_ty), alive[:, None] & (column < rank)[None, :])
 
 
 @triton.jit
-def _gradient_of_scores(s, dp, lse_H, delta_H, filled, scale):
-    """p and ds of a tile; a head that sees nothing (lse -inf) has neither."""
-    exponent = s * (scale * LOG2E) - tl.where(lse_H == float("-inf"), float("inf"), lse_H * LOG2E)[:, None]
+def _norm(lse, lse_low, at, alive):
+    """(lse + lse_low) log2(e) as two numbers, which scores are lessened by; +inf for a head that sees nothing."""
+    lse_H = tl.load(lse + at, mask=alive, other=float("-inf"))
+    low_H = tl.load(lse_low + at, mask=alive, other=0.0)
+    blind = lse_H == float("-inf")
+    lse_H = tl.where(blind, 0.0, lse_H)
+    high_H, low_H = two_numbers((lse_H.to(tl.float64) + low_H.to(tl.float64)) * LOG2E)
+    return tl.where(blind, float("inf"), high_H), low_H
+
+
+@triton.jit
+def _gradient_of_scores(s, dp, high_H, low_H, delta_H, filled, scale):
+    """p and ds of a tile; a head that sees nothing has neither."""
+    exponent = s * (scale * LOG2E) - high_H[:, None] - low_H[:, None]
     p = tl.where(filled[None, :], tl.exp2(exponent), 0.0)
     return p, p * (dp - delta_H[:, None]) * scale
 
 
 @triton.jit
 def queries_kernel(
-    q, kv, indices, do, lse, delta, dq, stride_qt, stride_qh, stride_kv, stride_dot, stride_doh, heads, topk, rank,
-    width, scale, head_blocks,
+    q, kv, indices, do, lse, lse_low, delta, dq, sink, dsink, stride_qt, stride_qh, stride_kv, stride_dot, stride_doh,
+    cached, heads, topk, rank, width, scale, head_blocks,
     BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_T: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    """dq [T,H,width], contiguous; lse, delta float32 [T,H]; the grid as in `forward_kernel`.
+    """dq [T,H,width], contiguous; lse, lse_low, delta float32 [T,H]; the grid as in `forward_kernel`.
 
+    dsink: float32 [T,H], - exp(sink - lse) sum_n p_n dp_n, where there is a sink; of p and dp, not of a rounded out.
     PIECE: columns of q, do and kv that the products over ``rank`` take at a time, read again for each tile of slots; 0:
     all, and q and do are held in registers.
     """
@@ -109,12 +127,13 @@ def queries_kernel(
     if BLOCK_T > 0:
         q_HT = _rows(q + token * stride_qt, h, stride_qh, alive, rank, width - rank, BLOCK_T)
     do_HV = _rows(do + token * stride_dot, h, stride_doh, alive, 0, rank, BLOCK_V)
-    lse_H = tl.load(lse + token * heads + h, mask=alive, other=float("-inf"))
+    high_H, low_H = _norm(lse, lse_low, token * heads + h, alive)
     delta_H = tl.load(delta + token * heads + h, mask=alive, other=0.0)
+    pdp_H = tl.zeros((BLOCK_H,), tl.float32)
     dq_HV = tl.zeros((BLOCK_H, BLOCK_V), tl.float32)
     dq_HT = tl.zeros((BLOCK_H, BLOCK_T if BLOCK_T > 0 else 1), tl.float32)
     for n in tl.range(0, topk, BLOCK_N):
-        row, filled = _slots(indices, token, n, topk, BLOCK_N)
+        row, filled = _slots(indices, token, n, topk, cached, BLOCK_N)
         kv_NV = _rows(kv, row, stride_kv, filled, 0, rank, BLOCK_V)
         kv_NT = kv_NV
         if PIECE > 0:
@@ -132,11 +151,17 @@ def queries_kernel(
         if BLOCK_T > 0:
             kv_NT = _rows(kv, row, stride_kv, filled, rank, width - rank, BLOCK_T)
             s = tl.dot(q_HT, kv_NT.T, s, input_precision="ieee")
-        _, ds = _gradient_of_scores(s, dp, lse_H, delta_H, filled, scale)
+        p, ds = _gradient_of_scores(s, dp, high_H, low_H, delta_H, filled, scale)
+        if sink is not None:
+            pdp_H += tl.sum(p * dp, 1)
         ds_HN = ds.to(kv_NV.dtype)
         dq_HV = tl.dot(ds_HN, kv_NV, dq_HV, input_precision="ieee")
         if BLOCK_T > 0:
             dq_HT = tl.dot(ds_HN, kv_NT, dq_HT, input_precision="ieee")
+    if sink is not None:
+        logit_H = tl.load(sink + h, mask=alive, other=0.0)
+        share_H = -tl.exp2(logit_H * LOG2E - high_H - low_H) * pdp_H
+        tl.store(dsink + token * heads + h, share_H, alive)
     column = tl.arange(0, BLOCK_V)
     target = dq + (token * heads + h)[:, None] * width
     tl.store(target + column[None, :], dq_HV.to(dq.dtype.element_ty), alive[:, None] & (column < rank)[None, :])
@@ -148,8 +173,8 @@ def queries_kernel(
 
 @triton.jit
 def shares_kernel(
-    q, kv, indices, do, lse, delta, shares, first_token, stride_qt, stride_qh, stride_kv, stride_dot, stride_doh,
-    heads, topk, rank, width, scale, slot_blocks,
+    q, kv, indices, do, lse, lse_low, delta, shares, first_token, stride_qt, stride_qh, stride_kv, stride_dot,
+    stride_doh, cached, heads, topk, rank, width, scale, slot_blocks,
     BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     """What each slot of the tokens from ``first_token`` on adds to its row of dkv: shares float32 [tokens,topk,width].
@@ -159,7 +184,7 @@ def shares_kernel(
     local = (tl.program_id(0) // slot_blocks).to(tl.int64)
     token = first_token + local
     n = tl.program_id(0) % slot_blocks * BLOCK_N
-    row, filled = _slots(indices, token, n, topk, BLOCK_N)
+    row, filled = _slots(indices, token, n, topk, cached, BLOCK_N)
     kv_NV = _rows(kv, row, stride_kv, filled, 0, rank, BLOCK_V)
     kv_NT = kv_NV
     if BLOCK_T > 0:
@@ -177,9 +202,9 @@ def shares_kernel(
             q_HT = _rows(q + token * stride_qt, h, stride_qh, alive, rank, width - rank, BLOCK_T)
             s = tl.dot(q_HT, kv_NT.T, s, input_precision="ieee")
         dp = tl.dot(do_HV, kv_NV.T, input_precision="ieee")
-        lse_H = tl.load(lse + token * heads + h, mask=alive, other=float("-inf"))
+        high_H, low_H = _norm(lse, lse_low, token * heads + h, alive)
         delta_H = tl.load(delta + token * heads + h, mask=alive, other=0.0)
-        p, ds = _gradient_of_scores(s, dp, lse_H, delta_H, filled, scale)
+        p, ds = _gradient_of_scores(s, dp, high_H, low_H, delta_H, filled, scale)
         ds_NH = ds.to(q_HV.dtype).T
         share_NV = tl.dot(ds_NH, q_HV, share_NV, input_precision="ieee")
         share_NV = tl.dot(p.to(do_HV.dtype).T, do_HV, share_NV, input_precision="ieee")

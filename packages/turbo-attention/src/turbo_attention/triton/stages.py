@@ -20,8 +20,10 @@ __all__ = [
     "position",
     "probabilities",
     "product_in_pieces",
+    "row_sums",
     "sequence",
     "store_rows",
+    "two_numbers",
     "visible",
     "work",
 ]
@@ -49,14 +51,18 @@ def aligned(stride_b, stride_s, stride_h, ALIGN: tl.constexpr):
 
 @triton.jit
 def sequence(cu_seqlens, batch, stride_b, stride_s, length):
-    """Offset of a sequence's first element, its first row and its length; ``cu_seqlens`` None: a dense batch."""
+    """Offset of a sequence's first element, its first row and its length.
+
+    ``cu_seqlens`` None: a dense batch of sequences of ``length``. Else ``length`` is that of all of them, and bounds
+    what is read of cu_seqlens: no value leads out of the tensors.
+    """
     if cu_seqlens is None:
         base = batch.to(tl.int64) * stride_b
         first = 0
     else:
-        first = tl.load(cu_seqlens + batch)
+        first = tl.minimum(tl.maximum(tl.load(cu_seqlens + batch), 0), length)
         base = first.to(tl.int64) * stride_s
-        length = tl.load(cu_seqlens + batch + 1) - first
+        length = tl.maximum(tl.minimum(tl.load(cu_seqlens + batch + 1), length) - first, 0)
     return base, first, length
 
 
@@ -199,23 +205,42 @@ def dropout_keep(seed, offset, i, j, head, threshold):
 
 
 @triton.jit
+def two_numbers(x):
+    """A float64 as two float32: the nearest, and what is left."""
+    high = x.to(tl.float32)
+    return high, (x - high.to(tl.float64)).to(tl.float32)
+
+
+@triton.jit
+def row_sums(p, COLUMNS: tl.constexpr):
+    """Sums of p's rows: whole ones, or of each as many as COLUMNS, of every COLUMNS-th column."""
+    if COLUMNS > 1:
+        return tl.sum(tl.reshape(p, [p.shape[0], p.shape[1] // COLUMNS, COLUMNS]), 1)
+    else:
+        return tl.sum(p, 1)
+
+
+@triton.jit
 def probabilities(
-    raw, i, j, first_i, first_j, lse_log2, sq, sk, shift, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
+    raw, i, j, first_i, first_j, high, low, sq, sk, shift, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
     HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ALIBI: tl.constexpr,
 ):  # fmt: skip
     """p = exp(s - lse) of raw products q . k, for the backward, and what `capped` gives beside the capped score.
 
-    ``lse_log2`` is lse * log2(e), +inf for a query that sees nothing or does not exist, so its p is 0.
+    ``high`` and ``low`` are lse in two numbers (`delta_kernel`), +inf and 0 for a query that sees nothing or does not
+    exist, so its p is 0. Scores that are rounded already are subtracted before they are multiplied: a bias of -1e9, or
+    of the least float32, on all keys of a query is then gone, and nothing overflows. Raw products are multiplied by
+    what gives log2(e) s and lessened by ``high`` in one rounding.
     """
     if HAS_CAP or HAS_BIAS or HAS_ALIBI:
         s, tanh = capped(raw, scale, softcap, HAS_CAP)
         s = position(
             s, i, j, first_i, first_j, bias, stride_bias_m, stride_bias_n, slope, sq, sk, shift, HAS_BIAS, HAS_ALIBI
         )  # fmt: skip
-        exponent = s * LOG2E - lse_log2
+        exponent = (s - high) * LOG2E - low
     else:
         tanh = raw
-        exponent = raw * (scale * LOG2E) - lse_log2
+        exponent = raw * (scale * LOG2E) - high - low
     return tl.exp2(exponent), tanh
 
 

@@ -3,8 +3,9 @@
 
 AITER is imported by the first attention it computes, never before: its import needs a ROCm device. The functions are
 those below its autograd, which choose between its assembly and composable kernel, take and give [B,S,H,D] or
-[total,H,D], and give lse as [B,H,S] or [H,total], the natural logarithm. Signatures change between releases, so
-arguments go by keyword, through a table by version.
+[total,H,D], and give lse as [B,H,S] or [H,total], the natural logarithm, in float32 alone. Rows that no sequence has
+are cleared here; offsets outside of the tensors are AITER's to read. Signatures change between releases, so arguments
+go by keyword, through a table by version.
 """
 
 from __future__ import annotations
@@ -181,7 +182,10 @@ def _forward(call: ForwardCall) -> AttentionResult:
     out, lse, *_ = _call("_flash_attn_varlen_forward" if ragged else "_flash_attn_forward", values)
     if ragged:
         out, lse = out[None], lse[None]
-    return AttentionResult(_like_rows(out, call.q, call.v.shape[3]), lse)
+    out, lse_low = _like_rows(out, call.q, call.v.shape[3]), torch.zeros_like(lse)
+    if call.cu_seqlens_q is not None:
+        _clear_rows(call.cu_seqlens_q, out, None, lse, lse_low)
+    return AttentionResult(out, lse, lse_low)
 
 
 def _backward(call: BackwardCall) -> AttentionGradients:
@@ -207,7 +211,17 @@ def _backward(call: BackwardCall) -> AttentionGradients:
     }
     _call("_flash_attn_varlen_backward" if ragged else "_flash_attn_backward", values)
     dq, dk, dv = (_like_rows(result, like, like.shape[3]) for result, like in zip(results, (q, k, v), strict=True))
+    if forward.cu_seqlens_q is not None and forward.cu_seqlens_k is not None:
+        _clear_rows(forward.cu_seqlens_q, dq)
+        _clear_rows(forward.cu_seqlens_k, dk, dv)
     return AttentionGradients(dq, dk, dv, None, None)
+
+
+def _clear_rows(cu_seqlens: torch.Tensor, x: torch.Tensor, *others: torch.Tensor | None) -> None:
+    """What `plan_clear_rows` says."""
+    from turbo_attention.triton.clear_rows import plan_clear_rows  # comes with every torch that AITER runs on
+
+    plan_clear_rows(cu_seqlens, x, *others).run(x.device)
 
 
 def _call(name: str, values: dict[str, Any]) -> Any:

@@ -168,7 +168,7 @@ def run_forward(call: ForwardCall) -> AttentionResult:
     lse = q.new_full((q.shape[0], heads, q.shape[1]), -torch.inf, dtype=torch.float32)
     if call.sink is not None:  # the denominator is the sink alone
         lse.copy_(call.sink[None, :, None].expand_as(lse))
-    return AttentionResult(empty_like_rows(q, call.v.shape[3]).zero_(), lse)
+    return AttentionResult(empty_like_rows(q, call.v.shape[3]).zero_(), lse, torch.zeros_like(lse))
 
 
 def run_backward(call: BackwardCall) -> AttentionGradients:

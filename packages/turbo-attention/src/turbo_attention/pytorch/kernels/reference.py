@@ -2,7 +2,8 @@
 """Attention in plain PyTorch (formulas: turbo_attention/calls.py), forward and backward, on any device.
 
 Arithmetic is float32 (float64 on float64 tensors, for tests), rounded once. Queries are taken a few rows at a time, so
-that memory stays bounded. Lengths of ragged sequences are read on the host.
+that memory stays bounded: ``chunk`` scores at a time, those of one query at least. The backward takes the softmax again
+and needs no lse. Lengths of ragged sequences are read on the host.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from turbo_attention.calls import AttentionGradients, AttentionResult, BackwardC
 from turbo_attention.layout import empty_like_rows
 from turbo_quant.pytorch.kernels.philox import philox_words
 
-__all__ = ["attention_backward", "attention_forward", "attention_probabilities"]
+__all__ = ["Softmax", "attention_backward", "attention_forward", "attention_probabilities", "softmax"]
 
 _SCORES = 2**24  # of one chunk of queries
 _MASK32 = 2**32 - 1
@@ -44,17 +45,23 @@ def _sequences(call: ForwardCall) -> Iterator[_Sequence]:
         for batch in range(call.q.shape[0]):
             yield _Sequence(batch, batch, slice(0, call.q.shape[1]), slice(0, call.k.shape[1]))
         return
-    starts_q, starts_k = call.cu_seqlens_q.tolist(), call.cu_seqlens_k.tolist()
-    for number in range(len(starts_q) - 1):
-        queries = slice(starts_q[number], starts_q[number + 1])
-        yield _Sequence(number, 0, queries, slice(starts_k[number], starts_k[number + 1]))
+    rows_q = _rows_of_sequences(call.cu_seqlens_q, call.q.shape[1])
+    rows_k = _rows_of_sequences(call.cu_seqlens_k, call.k.shape[1])
+    for number, (queries, keys) in enumerate(zip(rows_q, rows_k, strict=True)):
+        yield _Sequence(number, 0, queries, keys)
 
 
-def _chunks(call: ForwardCall) -> Iterator[_Chunk]:
+def _rows_of_sequences(cu_seqlens: torch.Tensor, total: int) -> list[slice]:
+    """Each sequence's rows of ``total``; what lies outside of them, or ends before it begins, is cut off."""
+    starts = [min(max(start, 0), total) for start in cu_seqlens.tolist()]
+    return [slice(start, max(start, end)) for start, end in zip(starts, starts[1:], strict=False)]
+
+
+def _chunks(call: ForwardCall, chunk: int) -> Iterator[_Chunk]:
     for sequence in _sequences(call):
         length_q = sequence.queries.stop - sequence.queries.start
         length_k = sequence.keys.stop - sequence.keys.start
-        step = max(1, _SCORES // max(1, length_k * call.q.shape[2]))
+        step = max(1, chunk // max(1, length_k * call.q.shape[2]))
         for first in range(0, length_q, step):
             rows = slice(first, min(first + step, length_q))
             place = slice(sequence.queries.start + rows.start, sequence.queries.start + rows.stop)
@@ -78,12 +85,12 @@ def _heads_first(rows: torch.Tensor, dtype: torch.dtype, heads: int) -> torch.Te
     return rows.to(dtype).repeat_interleave(heads // max(1, rows.shape[1]), dim=1).transpose(0, 1)
 
 
-def _scores(call: ForwardCall, chunk: _Chunk) -> _Scores:
-    sequence, rows = chunk.sequence, chunk.rows
+def _scores(call: ForwardCall, part: _Chunk) -> _Scores:
+    sequence, rows = part.sequence, part.rows
     dtype, heads, device = _compute_dtype(call), call.q.shape[2], call.q.device
     length_q = sequence.queries.stop - sequence.queries.start
     length_k = sequence.keys.stop - sequence.keys.start
-    q = call.q[sequence.batch, chunk.place].to(dtype).transpose(0, 1)
+    q = call.q[sequence.batch, part.place].to(dtype).transpose(0, 1)
     k = _heads_first(call.k[sequence.batch, sequence.keys], dtype, heads)
     s = q @ k.transpose(1, 2) * call.softmax_scale
     tanh = None
@@ -119,32 +126,60 @@ def _kept(call: ForwardCall, number: int, i: torch.Tensor, j: torch.Tensor) -> t
     return ((words >> 8) >= threshold).to(_compute_dtype(call)) * scale
 
 
-def _exponentials(s: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
-    """exp(s - lse), zero for a query that sees nothing."""
-    return torch.exp(s - lse.masked_fill(lse == -torch.inf, torch.inf)[..., None])
+class Softmax(NamedTuple):
+    """Of rows of scores: weights, the sink's weight or None, and the logarithm of the denominator in two numbers."""
+
+    p: torch.Tensor
+    sink: torch.Tensor | None
+    lse: torch.Tensor
+    lse_low: torch.Tensor
 
 
-def attention_forward(call: ForwardCall) -> AttentionResult:
+def softmax(s: torch.Tensor, sink: torch.Tensor | None) -> Softmax:
+    """The softmax of [..., n] with the logit ``sink``, of s's shape but 1 for n, in the denominator; no key: zeros.
+
+    The largest score is taken off before anything is added to it, and the sum is kept apart from it: where all scores
+    are -1e9, float32 cannot add the logarithm of their number.
+    """
+    terms = s if sink is None else torch.cat((s, sink), dim=-1)
+    if terms.shape[-1] == 0:
+        blind = s.new_full(s.shape[:-1], -torch.inf)
+        return Softmax(s, None, blind, torch.zeros_like(blind))
+    largest = terms.amax(-1, keepdim=True)
+    seen = largest != -torch.inf
+    weights = torch.exp(terms - largest.masked_fill(~seen, 0.0))
+    total = weights.sum(-1, keepdim=True).masked_fill(~seen, 1.0)
+    weights, low = weights / total, total.log()
+    lse = largest + low
+    lse_low = torch.where(seen, (largest - lse) + low, 0.0)
+    keys = s.shape[-1]
+    return Softmax(weights[..., :keys], None if sink is None else weights[..., keys], lse[..., 0], lse_low[..., 0])
+
+
+def _softmax(call: ForwardCall, s: torch.Tensor) -> Softmax:
+    """Of the scores [H,m,n] of a chunk."""
+    sink = None if call.sink is None else call.sink.to(s.dtype)[:, None, None].expand(*s.shape[:2], 1)
+    return softmax(s, sink)
+
+
+def attention_forward(call: ForwardCall, chunk: int = _SCORES) -> AttentionResult:
     """The attention of ``call``."""
     dtype, heads = _compute_dtype(call), call.q.shape[2]
     out = empty_like_rows(call.q, call.v.shape[3]).zero_()
     lse = torch.full((call.q.shape[0], heads, call.q.shape[1]), -torch.inf, dtype=dtype, device=call.q.device)
-    for chunk in _chunks(call):
-        s, _, kept = _scores(call, chunk)
-        terms = s
-        if call.sink is not None:
-            terms = torch.cat((s, call.sink.to(dtype)[:, None, None].expand(heads, s.shape[1], 1)), dim=2)
-        chunk_lse = torch.logsumexp(terms, dim=2) if terms.shape[2] else s.new_full(s.shape[:2], -torch.inf)
-        p = _exponentials(s, chunk_lse)
-        v = _heads_first(call.v[chunk.sequence.batch, chunk.sequence.keys], dtype, heads)
+    lse_low = torch.zeros_like(lse)
+    for part in _chunks(call, chunk):
+        batch = part.sequence.batch
+        s, _, kept = _scores(call, part)
+        p, _, lse[batch, :, part.place], lse_low[batch, :, part.place] = _softmax(call, s)
+        v = _heads_first(call.v[batch, part.sequence.keys], dtype, heads)
         o = (p if kept is None else p * kept) @ v
-        out[chunk.sequence.batch, chunk.place] = o.transpose(0, 1).to(out.dtype)
-        lse[chunk.sequence.batch, :, chunk.place] = chunk_lse
-    return AttentionResult(out, lse)
+        out[batch, part.place] = o.transpose(0, 1).to(out.dtype)
+    return AttentionResult(out, lse, lse_low)
 
 
-def attention_backward(call: BackwardCall) -> AttentionGradients:
-    """Its gradients, by the formulas that the kernels use: p again from lse, no autograd."""
+def attention_backward(call: BackwardCall, chunk: int = _SCORES) -> AttentionGradients:
+    """Its gradients, by the formulas that the kernels use, no autograd; D from p and dp, so not from a rounded out."""
     fwd = call.forward
     dtype, heads, group = _compute_dtype(fwd), fwd.q.shape[2], fwd.q.shape[2] // max(1, fwd.k.shape[2])
     dq = torch.zeros(fwd.q.shape, dtype=dtype, device=fwd.q.device)
@@ -152,32 +187,29 @@ def attention_backward(call: BackwardCall) -> AttentionGradients:
     want_dbias = call.want_dbias and fwd.bias is not None
     dbias = dq.new_zeros((*fwd.q.shape[:1], heads, fwd.q.shape[1], fwd.k.shape[1])) if want_dbias else None
     dsink = None if fwd.sink is None else dq.new_zeros(heads)
-    for chunk in _chunks(fwd):
-        batch, keys = chunk.sequence.batch, chunk.sequence.keys
-        s, tanh, kept = _scores(fwd, chunk)
-        lse = call.lse[batch, :, chunk.place].to(dtype)
-        p = _exponentials(s, lse)
-        do = call.dout[batch, chunk.place].to(dtype).transpose(0, 1)
-        o = call.out[batch, chunk.place].to(dtype).transpose(0, 1)
-        delta = (do * o).sum(2)
-        if call.dlse is not None:
-            delta = delta - call.dlse[batch, :, chunk.place].to(dtype)
-        q = fwd.q[batch, chunk.place].to(dtype).transpose(0, 1)
+    for part in _chunks(fwd, chunk):
+        batch, keys = part.sequence.batch, part.sequence.keys
+        s, tanh, kept = _scores(fwd, part)
+        p, p_sink, _, _ = _softmax(fwd, s)
+        do = call.dout[batch, part.place].to(dtype).transpose(0, 1)
+        q = fwd.q[batch, part.place].to(dtype).transpose(0, 1)
         k = _heads_first(fwd.k[batch, keys], dtype, heads)
         v = _heads_first(fwd.v[batch, keys], dtype, heads)
         dp = do @ v.transpose(1, 2)
         if kept is not None:
             dp = dp * kept
+        delta = (p * dp).sum(2)
+        if call.dlse is not None:
+            delta = delta - call.dlse[batch, :, part.place].to(dtype)
         ds = p * (dp - delta[..., None])
         if dbias is not None:
-            dbias[batch, :, chunk.rows] = ds
+            dbias[batch, :, part.rows] = ds
         dz = ds if tanh is None else ds * (1 - tanh * tanh)
-        dq[batch, chunk.place] = (dz @ k).transpose(0, 1) * fwd.softmax_scale
+        dq[batch, part.place] = (dz @ k).transpose(0, 1) * fwd.softmax_scale
         _add_to_group(dk[batch, keys], dz.transpose(1, 2) @ q * fwd.softmax_scale, group)
         _add_to_group(dv[batch, keys], (p if kept is None else p * kept).transpose(1, 2) @ do, group)
-        if dsink is not None and fwd.sink is not None:
-            seen = lse.masked_fill(lse == -torch.inf, torch.inf)
-            dsink -= (torch.exp(fwd.sink.to(dtype)[:, None] - seen) * delta).sum(1)
+        if dsink is not None and p_sink is not None:
+            dsink -= (p_sink * delta).sum(1)
     return AttentionGradients(
         _stored(dq, fwd.q),
         _stored(dk, fwd.k),
@@ -197,14 +229,14 @@ def _stored(gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return empty_like_rows(like, like.shape[3]).copy_(gradient)
 
 
-def attention_probabilities(call: ForwardCall, lse: torch.Tensor) -> torch.Tensor:
+def attention_probabilities(call: ForwardCall, chunk: int = _SCORES) -> torch.Tensor:
     """p [sequences,Hq,max_seqlen_q,max_seqlen_k] float32, negative where dropout dropped it, zero out of sight."""
     shape = (call.sequences, call.q.shape[2], call.max_seqlen_q, call.max_seqlen_k)
     result = torch.zeros(shape, dtype=torch.float32, device=call.q.device)
-    for chunk in _chunks(call):
-        s, _, kept = _scores(call, chunk)
-        p = _exponentials(s, lse[chunk.sequence.batch, :, chunk.place].to(s.dtype))
+    for part in _chunks(call, chunk):
+        s, _, kept = _scores(call, part)
+        p = _softmax(call, s).p
         if kept is not None:
             p = torch.where(kept > 0, p, -p)
-        result[chunk.sequence.number, :, chunk.rows, : p.shape[2]] = p
+        result[part.sequence.number, :, part.rows, : p.shape[2]] = p
     return result

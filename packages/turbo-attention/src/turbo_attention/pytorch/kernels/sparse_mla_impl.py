@@ -112,7 +112,7 @@ def run_forward(call: SparseForward) -> SparseResult:
     lse = call.q.new_full((tokens, heads), -torch.inf, dtype=torch.float32)
     if call.sink is not None:
         lse.copy_(call.sink.expand_as(lse))
-    return SparseResult(call.q.new_zeros((tokens, heads, call.rank)), lse)
+    return SparseResult(call.q.new_zeros((tokens, heads, call.rank)), lse, torch.zeros_like(lse))
 
 
 def run_backward(call: SparseBackward) -> SparseGradients:

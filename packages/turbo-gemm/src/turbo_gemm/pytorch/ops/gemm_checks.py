@@ -74,3 +74,16 @@ def check_main_grad(b: torch.Tensor, pattern: str, op: str = "gemm") -> None:
             f"{op}: b.main_grad has shape {_shape(main_grad)}, {main_grad.dtype}, {main_grad.device}; b's shape "
             f"{_shape(b)} and device {b.device} and one of {_ACCEPTED} are accepted"
         )
+    if _is_reduced_by_ddp(b):
+        raise UnsupportedError(
+            f"{op}: fuse_bgrad_accum_pattern='megatron' for a parameter of DistributedDataParallel, which averages "
+            ".grad over the ranks and not .main_grad; None is accepted, or a parameter that it ignores"
+        )
+
+
+def _is_reduced_by_ddp(b: torch.Tensor) -> bool:
+    """Whether b is a parameter of the DistributedDataParallel whose forward runs now."""
+    ddp = getattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
+    if ddp is None:
+        return False
+    return any(p is b and name not in ddp.parameters_to_ignore for name, p in ddp.module.named_parameters())

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from turbo_core import BackendType, BackendUnavailableError, GlobalBackendManager, PrecisionType, logger, trace_dispatch
+from turbo_core.tune_cache import TuneEntry
 from turbo_testing.fake_op import FakeCall, make_backend, make_dispatcher
 
 CALL = FakeCall(torch.ones(2, 3))
@@ -78,6 +79,30 @@ def test_no_backend_lists_every_reason():
     op = build(HIPBLASLT="first reason", TRITON="second reason", TORCH="third reason")
     with pytest.raises(BackendUnavailableError, match="HIPBLASLT: first reason; TRITON: second.*TORCH: third reason"):
         op.dispatch(CALL)
+
+
+@pytest.mark.parametrize("setting", ["default", "set in code", "variable", "auto-tuned", "from file"])
+def test_a_choice_asks_the_backend_that_runs_once_and_no_other(monkeypatch, setting):
+    """What a warm choice may cost: no question that does not matter, no second look at the settings."""
+    op, asked, looked = build(), [], []
+    for impl in op.backends.values():
+        monkeypatch.setattr(impl, "why_not", classmethod(lambda cls, call: asked.append(cls.__name__)))
+    if setting == "set in code":
+        GlobalBackendManager.set_gemm_backend("triton")
+    elif setting == "variable":
+        monkeypatch.setenv("PRIMUS_TURBO_GEMM_BACKEND", "triton")
+    elif setting != "default":
+        GlobalBackendManager.set_auto_tune(True)
+        op.cache.put(op.make_key(CALL), TuneEntry(BackendType.TRITON, 1.0, loaded=setting == "from file"))
+    choice = GlobalBackendManager.choice.__func__
+    monkeypatch.setattr(
+        GlobalBackendManager,
+        "choice",
+        classmethod(lambda cls, family, precision: (looked.append(family), choice(cls, family, precision))[1]),
+    )
+    op.dispatch(CALL)
+    assert asked == ["HIPBLASLT" if setting == "default" else "TRITON"]
+    assert looked == ["gemm"]
 
 
 def test_reference_must_come_last():

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What surrounds the numbers of gemm: refusals, registration with torch, the choice of backend, its cost."""
 
-import statistics
-import time
+import sys
 
 import pytest
 import torch
@@ -19,6 +18,7 @@ from turbo_core import (
     trace_dispatch,
     why_no_triton,
 )
+from turbo_core.tune_cache import TuneEntry
 from turbo_gemm.pytorch.kernels.blas_settings import promised_blas
 from turbo_gemm.pytorch.kernels.gemm_impl import GemmCall, GemmDispatcher, TorchBackend
 from turbo_testing.metrics import assert_close
@@ -260,35 +260,33 @@ def test_blas_sums_in_float32_and_the_users_settings_come_back(monkeypatch, blas
 
 
 @pytest.mark.usefixtures("plain_cpu")
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the limit is for CI; benchmark/core prints yours")
-@pytest.mark.parametrize("setting", ["default", "named", "auto-tuned"])
-def test_dispatch_adds_less_than_3_microseconds(monkeypatch, setting):
-    """Warm, over calling the backend directly, in this thread's own time: the machine has other work."""
+@pytest.mark.parametrize(("setting", "limit"), [("default", 16), ("named", 10), ("auto-tuned", 14)])
+def test_a_warm_choice_takes_few_calls(monkeypatch, setting, limit):
+    """Python functions of ours that run between the call and its backend; what they cost, benchmark/core prints."""
 
     class Nothing(TorchBackend):
         @classmethod
         def execute(cls, call):
-            return None
+            seen.append("the backend")
 
     monkeypatch.setattr(GemmDispatcher, "backends", {**GemmDispatcher.backends, BackendType.TORCH: Nothing})
+    call, seen = base_call(), []
     if setting == "named":
         GlobalBackendManager.set_gemm_backend("torch")
     elif setting == "auto-tuned":
         GlobalBackendManager.set_gemm_backend(auto_tune=True)
-        key = GemmDispatcher.make_key(base_call())
-        from turbo_core.tune_cache import TuneEntry
+        GemmDispatcher.cache.put(GemmDispatcher.make_key(call), TuneEntry(BackendType.TORCH, 1.0))
 
-        GemmDispatcher.cache.put(key, TuneEntry(BackendType.TORCH, 1.0))
-    call = base_call()
+    def note(frame, event, argument):
+        if event == "call" and "/turbo_" in frame.f_code.co_filename:
+            seen.append(frame.f_code.co_name)
 
-    def microseconds(function):
-        started = time.thread_time()
-        for _ in range(2000):
-            function(call)
-        return (time.thread_time() - started) / 2000 * 1e6
-
-    for _ in range(3):
-        microseconds(GemmDispatcher.dispatch)
-    rounds = [(microseconds(GemmDispatcher.dispatch), microseconds(Nothing.execute)) for _ in range(20)]
-    added = min(dispatched for dispatched, _ in rounds) - min(direct for _, direct in rounds)
-    assert added < 3.0, f"median {statistics.median(d for d, _ in rounds):.2f} us a dispatched call"
+    for _ in range(2):
+        seen.clear()
+        sys.setprofile(note)
+        try:
+            GemmDispatcher.dispatch(call)
+        finally:
+            sys.setprofile(None)
+    assert seen[-1] == "the backend"
+    assert len(seen) - 1 <= limit, seen

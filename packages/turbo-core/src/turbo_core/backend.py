@@ -22,6 +22,8 @@ class BackendType(Enum):
     TURBO = 6
     TORCH = 9
 
+    __hash__ = object.__hash__  # Enum's own is a Python function, and every choice looks members up
+
     @classmethod
     def parse(cls, word: BackendType | str, where: str = "backend") -> BackendType:
         """The member named by ``word`` in any case; ``where`` is what the error calls it."""
@@ -45,6 +47,8 @@ class PrecisionType(Enum):
     FP4 = "fp4"
     FP8 = "fp8"
     BF16_FP16_FP32 = "bf16_fp16_fp32"
+
+    __hash__ = object.__hash__  # as above
 
 
 @dataclass(frozen=True)

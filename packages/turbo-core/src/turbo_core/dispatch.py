@@ -167,9 +167,10 @@ class AutoKernelDispatcher(ABC):
     @classmethod
     def resolve(cls, call: Any) -> Decision:
         """Choose a backend for ``call``; raises `BackendUnavailableError` when none may or can take it."""
-        choice = GlobalBackendManager.choice(cls.family, cls.precision(call))
+        precision = cls.precision(call)
+        choice = GlobalBackendManager.choice(cls.family, precision)
         if choice is not None and choice.backend is not None:
-            return cls._named(choice.backend, call)
+            return cls._named(choice.backend, precision, call)
         if GlobalBackendManager.auto_tune_enabled() if choice is None else choice.auto_tune:
             tuned = cls._tuned(call)
             if tuned is not None:
@@ -186,8 +187,8 @@ class AutoKernelDispatcher(ABC):
         return {backend: impl.why_not(call) for backend, impl in cls.backends.items()}
 
     @classmethod
-    def _named(cls, backend: BackendType, call: Any) -> Decision:
-        in_code = GlobalBackendManager.is_set_in_code(cls.family, cls.precision(call))
+    def _named(cls, backend: BackendType, precision: PrecisionType, call: Any) -> Decision:
+        in_code = GlobalBackendManager.is_set_in_code(cls.family, precision)
         source = "set in code" if in_code else f"named by {variable_in_force(cls.family)}"
         impl = cls.backends.get(backend)
         if impl is None:

@@ -239,6 +239,8 @@ def test_more_than_2_to_31_elements(backend, device):
     out = turbo_gemm.gemm(a, b, trans_b=True)
     for rows in (slice(0, 8), slice(m - 8, m)):
         assert_close(out[rows], a[rows].double() @ b.double().t(), dtype=torch.bfloat16, what=f"rows {rows}")
+    if backend is BackendType.HIPBLASLT:
+        return  # which is not given an operand of that size
     wide = torch.randn(2, m * n // 2, device=device, dtype=torch.bfloat16)  # K past the wrap
     ones = torch.ones(1, m * n // 2, device=device, dtype=torch.bfloat16)
     ones[:, :-1000] = 0

@@ -81,10 +81,19 @@ WAYS = {
 
 
 @pytest.mark.usefixtures("quant_backend")
+@pytest.mark.parametrize("name", NAMES)
+def test_checkpointed(device, name):
+    """Field case: the default checkpoint raised, since a backward unpacked its saved tensors twice."""
+    check_checkpointed(device, name, "non-reentrant")
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", NAMES)
-def test_checkpointed(device, name, way):
-    """Field case: the default checkpoint raised, since a backward unpacked its saved tensors twice."""
+def test_checkpointed_in_every_way(device, name, way):
+    check_checkpointed(device, name, way)
+
+
+def check_checkpointed(device, name, way):
     inputs = leaves(device)
 
     def block(x, w, bias):
@@ -142,35 +151,29 @@ def test_save_on_cpu(device, name):
 
 @pytest.mark.usefixtures("quant_backend")
 @pytest.mark.parametrize("cast_to", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("backward", ["inside", "outside"])
 @pytest.mark.parametrize("name", NAMES)
-def test_autocast_is_the_call_in_16_bits(device, name, backward, cast_to):
+def test_autocast_is_the_call_in_16_bits(device, name, cast_to):
     """Whatever the inputs are: a and b are cast at the door, and autocast does nothing inside."""
-    x, w, bias = leaves(device)
+    x, w, bias = leaves(device, m=9, n=20)
     cast = [t.detach().to(cast_to).requires_grad_() for t in (x, w)]
     want = product(name)(*cast, bias)
     expected = torch.autograd.grad(want.float().square().sum(), (*cast, bias))
-    for dtype_x, dtype_w in ((torch.float32, torch.float32), (cast_to, torch.float32), (torch.float32, cast_to)):
+    for dtype_x, dtype_w in ((torch.float32, torch.float32), (cast_to, torch.float32)):
         inputs = [x.detach().to(dtype_x).requires_grad_(), w.detach().to(dtype_w).requires_grad_(), bias]
         with torch.autocast(device.type, cast_to):
             y = product(name)(*inputs)
-            if backward == "inside":
-                gradients = torch.autograd.grad(y.float().square().sum(), inputs)
-        if backward == "outside":
-            gradients = torch.autograd.grad(y.float().square().sum(), inputs)
-        assert y.dtype is cast_to
-        assert torch.equal(y, want)
-        for leaf, got, exact in zip(inputs, gradients, expected):
-            assert got.dtype is leaf.dtype
-            assert torch.equal(got, exact.to(leaf.dtype))
+            inside = torch.autograd.grad(y.float().square().sum(), inputs, retain_graph=True)
+        outside = torch.autograd.grad(y.float().square().sum(), inputs)
+        assert_same([y], [want])
+        for gradients in (inside, outside):
+            assert_same(gradients, [exact.to(leaf.dtype) for leaf, exact in zip(inputs, expected)])
 
 
 @pytest.mark.usefixtures("quant_backend")
-@pytest.mark.parametrize("backward", ["inside", "outside"])
 @pytest.mark.parametrize("name", NAMES)
-def test_float32_results_are_not_rounded_inside_autocast(device, name, backward):
+def test_float32_results_are_not_rounded_inside_autocast(device, name):
     """Field case: out_dtype=float32 under autocast came from products rounded to 16 bits, forward and backward."""
-    x, w, bias = leaves(device, torch.bfloat16, 33, 17, 65)
+    x, w, bias = leaves(device, torch.bfloat16, 17, 9, 33)
     bias = bias.detach().float().requires_grad_()
     multiply = product(name, out_dtype=torch.float32)
     want = multiply(x, w, bias)
@@ -178,9 +181,6 @@ def test_float32_results_are_not_rounded_inside_autocast(device, name, backward)
     expected = torch.autograd.grad(want, (x, w, bias), grad_out)
     with torch.autocast(device.type, torch.bfloat16):
         y = multiply(x, w, bias)
-        if backward == "inside":
-            gradients = torch.autograd.grad(y, (x, w, bias), grad_out)
-    if backward == "outside":
         gradients = torch.autograd.grad(y, (x, w, bias), grad_out)
     assert_same((y, *gradients), (want, *expected))
     if name == "gemm":
@@ -238,9 +238,9 @@ def test_every_choice_of_frozen_inputs(device, name, needed):
             assert_snr(leaf.grad, want, gate(CONFIGS[name]))
 
 
-@pytest.mark.parametrize("needed", list(itertools.product((True, False), repeat=3))[:-1], ids=str)
-@pytest.mark.parametrize("name", ["gemm", "mx-hybrid", "mxfp4"])
-def test_every_choice_of_frozen_inputs_compiled(device, name, needed):
+@pytest.mark.parametrize("needed", [(True, False, True), (False, True, True), (False, False, True)], ids=str)
+@pytest.mark.parametrize("name", ["gemm", "mxfp4"])
+def test_frozen_inputs_compiled(device, name, needed):
     inputs = leaves(device)
     for leaf, need in zip(inputs, needed):
         leaf.requires_grad_(need)
@@ -254,7 +254,7 @@ def test_every_choice_of_frozen_inputs_compiled(device, name, needed):
 
 
 @pytest.mark.usefixtures("quant_backend")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("how", ["every third", "expanded", "offset by one"])
 @pytest.mark.parametrize("name", ["gemm", "rowwise-hybrid", "mx-hybrid", "mxfp4"])
 def test_bias_in_any_memory(device, name, how, dtype):

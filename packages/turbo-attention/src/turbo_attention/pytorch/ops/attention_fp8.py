@@ -16,8 +16,9 @@ from turbo_attention.layout import empty_like_rows
 from turbo_attention.pytorch.kernels.attention_impl import run_backward, run_forward
 from turbo_attention.pytorch.kernels.fp8_impl import Fp8AttentionDispatcher, quantize, run_fp8_forward
 from turbo_attention.pytorch.kernels.fp8_reference import dequantize_rows
+from turbo_attention.pytorch.kernels.reference import attention_probabilities
 from turbo_attention.pytorch.ops.arguments import call_arguments, dense_call
-from turbo_attention.pytorch.ops.library import attention_probabilities, declare, in_order, settle
+from turbo_attention.pytorch.ops.library import declare, in_order, settle
 from turbo_attention.pytorch.ops.sharding import fp8_rules
 from turbo_core import OpInfo, UnsupportedError
 from turbo_core.autocast import without_autocast
@@ -47,6 +48,11 @@ _library.define(
     "attention_fp8_backward(Tensor q8, Tensor k8, Tensor v8, Tensor scale_q, Tensor scale_k, Tensor scale_v, "
     "Tensor out, Tensor lse, Tensor lse_low, Tensor dout, Tensor? dlse, bool deterministic, bool want_dbias, "
     f"{declare(_OPTIONS)}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsink)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+
+_library.define(
+    f"attention_fp8_probabilities(Tensor q8, Tensor k8, Tensor scale_q, Tensor scale_k, {declare(_OPTIONS)}) -> Tensor",
     tags=torch.Tag.pt2_compliant_tag,
 )
 
@@ -131,6 +137,18 @@ def _attention_fp8_backward_fake(
     )
 
 
+def _attention_fp8_probabilities(
+    q8: torch.Tensor, k8: torch.Tensor, scale_q: torch.Tensor, scale_k: torch.Tensor, *options: Any
+) -> torch.Tensor:
+    with without_autocast(q8.device):
+        q, k = (dequantize_rows(rows, scale, torch.float32) for rows, scale in ((q8, scale_q), (k8, scale_k)))
+        return attention_probabilities(_payload_call(q, k, k, options))  # of v they know nothing
+
+
+def _attention_fp8_probabilities_fake(q8: torch.Tensor, k8: torch.Tensor, *_: Any) -> torch.Tensor:
+    return q8.new_empty((q8.shape[0], q8.shape[2], q8.shape[1], k8.shape[1]), dtype=torch.float32)
+
+
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     options, ctx.deterministic = inputs[len(_OPERANDS) : -1], inputs[-1]
     ctx.set_materialize_grads(False)
@@ -165,8 +183,12 @@ def _backward(ctx: Any, dout: _Optional, dlse: _Optional, *_: Any) -> tuple[_Opt
 
 _library.impl("attention_fp8", _attention_fp8, "CompositeExplicitAutograd")
 _library.impl("attention_fp8_backward", _attention_fp8_backward, "CompositeExplicitAutograd")
+_library.impl("attention_fp8_probabilities", _attention_fp8_probabilities, "CompositeExplicitAutograd")
 torch.library.register_fake("turbo_attention::attention_fp8", _attention_fp8_fake, lib=_library)
 torch.library.register_fake("turbo_attention::attention_fp8_backward", _attention_fp8_backward_fake, lib=_library)
+torch.library.register_fake(
+    "turbo_attention::attention_fp8_probabilities", _attention_fp8_probabilities_fake, lib=_library
+)
 register_gradient(
     _library, "turbo_attention::attention_fp8", _backward, setup_context=_setup_context, name="flash_attn_fp8_func"
 )
@@ -241,10 +263,10 @@ def flash_attn_fp8_func(
     if return_lse:
         results.append(lse)
     if return_attn_probs:
+        q8, k8, _, scale_q, scale_k, _ = payloads_and_scales
+        options = (getattr(call, name) for name in _OPTIONS)
         with torch.no_grad():
-            pairs = zip(payloads_and_scales[:2], payloads_and_scales[3:5], strict=True)
-            q, k = (dequantize_rows(payload, scale_inv, torch.float32) for payload, scale_inv in pairs)
-        results.append(attention_probabilities(call._replace(q=q, k=k)))
+            results.append(torch.ops.turbo_attention.attention_fp8_probabilities(q8, k8, scale_q, scale_k, *options))
     return results[0] if len(results) == 1 else tuple(results)
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from typing import Any
 
 import torch
@@ -137,8 +137,8 @@ def _call(q: Any, kv: Any, topk_indices: Any, attn_sink: Any, kv_lora_rank: Any,
     if scale is not None:
         accepted = "a finite number or None (head_dim ** -0.5) is accepted"
         softmax_scale = as_number(_OP, "scale", scale, accepted)
-        ensure(softmax_scale > -math.inf, _OP, "scale", scale, accepted)
-        ensure(softmax_scale < math.inf, _OP, "scale", scale, accepted)
+        ensure(softmax_scale >= -sys.float_info.max, _OP, "scale", scale, accepted)
+        ensure(softmax_scale <= sys.float_info.max, _OP, "scale", scale, accepted)
     q, kv = cast_operands(_OP, {"q": q, "kv": kv})
     return SparseForward(q, kv.reshape(kv.shape[0], kv.shape[-1]), topk_indices, attn_sink, rank, softmax_scale)
 

@@ -1,13 +1,26 @@
 # SPDX-License-Identifier: MIT
 """What every function promises beside its numbers: errors, compilation, registration, choice of backend, modules."""
 
+import copy
+import io
+
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import turbo_attention as ta
 from turbo_attention.calls import BackwardCall, ForwardCall
+from turbo_attention.pytorch.kernels.attention_impl import AttentionDispatcher
 from turbo_attention.pytorch.kernels.reference import attention_backward, attention_forward
-from turbo_core import BackendUnavailableError, GlobalBackendManager, UnsupportedError, explain, trace_dispatch
+from turbo_core import (
+    BackendType,
+    BackendUnavailableError,
+    GlobalBackendManager,
+    KernelBackend,
+    UnsupportedError,
+    explain,
+    trace_dispatch,
+)
 from turbo_testing.metrics import assert_close
 
 Q = torch.randn(2, 5, 4, 16)
@@ -20,7 +33,7 @@ WRONG = [
     (lambda: ta.flash_attn_func(3, K, K), "q is 3"),
     (lambda: ta.flash_attn_func(Q[0], K, K), "q is a tensor of shape"),
     (lambda: ta.flash_attn_func(Q.double(), K.double(), K.double()), "q is .*float64"),
-    (lambda: ta.flash_attn_func(Q, K.bfloat16(), K), "k is .*bfloat16"),
+    (lambda: ta.flash_attn_func(Q, K.bfloat16(), K), "q is .*float32, k is .*bfloat16, v is .*float32; one dtype"),
     (lambda: ta.flash_attn_func(Q, K, K[:, :3]), "v is .*those of k"),
     (lambda: ta.flash_attn_func(Q, K[..., :8], K), "q has head dim 16"),
     (lambda: ta.flash_attn_func(Q, torch.randn(2, 6, 3, 16), torch.randn(2, 6, 3, 16)), "q has 4 heads"),
@@ -43,6 +56,8 @@ WRONG = [
     (lambda: ta.flash_attn_varlen_func(R, R, R, CU, CU, 6, 6, bias=torch.ones(6, 6)), "bias is a Tensor"),
     (lambda: ta.sparse_mla_func(Q, KV, IDX), "sparse_mla_func: q is"),
     (lambda: ta.sparse_mla_func(R, KV[:, :8], IDX, kv_lora_rank=8), r"kv is .*\[rows, 16\]"),
+    (lambda: ta.sparse_mla_func(R, KV.half(), IDX, kv_lora_rank=8), "q is .*float32, kv is .*float16; one dtype"),
+    (lambda: ta.sparse_mla_func(R, KV, IDX, kv_lora_rank=8.0), "kv_lora_rank is 8.0"),
     (lambda: ta.sparse_mla_func(R, KV, IDX.long(), kv_lora_rank=8), "topk_indices is .*int64"),
     (lambda: ta.sparse_mla_func(R, KV, IDX[:3], kv_lora_rank=8), r"topk_indices is .*\[10, topk\]"),
     (lambda: ta.sparse_mla_func(R, KV, IDX, kv_lora_rank=17), "kv_lora_rank is 17"),
@@ -159,6 +174,54 @@ def test_a_backend_that_cannot_is_an_error():
         ta.flash_attn_func(Q, K, K)
 
 
+class Recording(KernelBackend):
+    """The reference, which keeps the calls."""
+
+    calls = []
+
+    @classmethod
+    def why_not(cls, call):
+        return None
+
+    @classmethod
+    def execute(cls, call):
+        cls.calls.append(call)
+        return attention_forward(call) if isinstance(call, ForwardCall) else attention_backward(call)
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """The calls that reach the backend of attention."""
+    Recording.calls = []
+    monkeypatch.setitem(AttentionDispatcher.backends, BackendType.TORCH, Recording)
+    GlobalBackendManager.set_attn_backend("TORCH")
+    return Recording.calls
+
+
+def ragged(q, k, v, **options):
+    starts = torch.tensor([0, 2, 5], dtype=torch.int32)
+    return ta.flash_attn_varlen_func(q[0], q[0], q[0], starts, starts, 3, 3, **options)
+
+
+@pytest.mark.parametrize(
+    "function", [ta.flash_attn_func, ragged, ta.flash_attn_fp8_func], ids=["dense", "ragged", "fp8"]
+)
+@pytest.mark.parametrize("when", ["never", "argument", "forward", "backward", "both"])
+def test_deterministic_reaches_the_backend(recorded, function, when):
+    """By the argument, or under torch.use_deterministic_algorithms while the forward or the backward runs."""
+    q = Q.clone().requires_grad_()
+    before = torch.are_deterministic_algorithms_enabled()
+    try:
+        torch.use_deterministic_algorithms(when in ("forward", "both"))
+        out = function(q, K, K, deterministic=when == "argument")
+        torch.use_deterministic_algorithms(when in ("backward", "both"))
+        out.sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(before)
+    backward = [call for call in recorded if isinstance(call, BackwardCall)]
+    assert [call.deterministic for call in backward] == [when != "never"]
+
+
 def test_module():
     module = ta.TurboAttention(dropout_p=0.5, causal=True, softcap=2.0)
     wanted = ta.flash_attn_func(Q, K, K, causal=True, softcap=2.0)
@@ -166,3 +229,60 @@ def test_module():
     assert not torch.equal(module.train()(Q, K, K), wanted)
     assert "causal=True" in repr(module)
     assert_close(ta.TurboAttention(return_lse=True)(Q, K, K)[0], ta.flash_attn_func(Q, K, K).double(), dtype=Q.dtype)
+
+
+def copied(module):
+    return copy.deepcopy(module)
+
+
+def pickled(module):
+    stream = io.BytesIO()
+    torch.save(module, stream)
+    stream.seek(0)
+    return torch.load(stream, weights_only=False)
+
+
+def through_meta(module):
+    """As large models are built: without memory first, then the state dict."""
+    other = copy.deepcopy(module).to("meta").to_empty(device="cpu")
+    other.load_state_dict(module.state_dict())
+    other.alibi_slopes = module.alibi_slopes  # a buffer that no state dict holds
+    return other
+
+
+@pytest.mark.parametrize("way", [copied, pickled, through_meta])
+def test_copies_of_the_module(way):
+    options = {
+        "causal": True,
+        "window_size": (3, 0),
+        "softcap": 2.0,
+        "softmax_scale": 0.3,
+        "alibi_slopes": torch.rand(4),
+    }
+    module = ta.TurboAttention(**options, sink=torch.nn.Parameter(torch.randn(4)))
+    other = way(module)
+    assert isinstance(other.sink, torch.nn.Parameter) and other.sink is not module.sink
+    for each in (module, other):
+        each(Q, K, K).square().sum().backward()
+    assert torch.equal(other(Q, K, K), module(Q, K, K)) and torch.equal(other.sink.grad, module.sink.grad)
+    with torch.no_grad():
+        other.sink.add_(1)
+    wanted = ta.flash_attn_func(Q, K, K, **options, sink=module.sink)
+    assert torch.equal(module(Q, K, K), wanted) and not torch.equal(other(Q, K, K), wanted)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_the_module_under_checkpointing(reentrant):
+    """Dropout included: the second forward drops what the first dropped."""
+    module = ta.TurboAttention(dropout_p=0.5, causal=True, sink=torch.nn.Parameter(torch.randn(4)))
+    q = Q.clone().requires_grad_()
+    torch.manual_seed(3)
+    wanted = torch.autograd.grad(module(q, K, K).square().sum(), (q, module.sink))
+    torch.manual_seed(3)
+    checkpoint(module, q, K, K, use_reentrant=reentrant).square().sum().backward()
+    assert torch.equal(q.grad, wanted[0]) and torch.equal(module.sink.grad, wanted[1])
+
+
+def test_a_sink_that_is_no_parameter_is_refused():
+    with pytest.raises(UnsupportedError, match="TurboAttention: sink is a Tensor; a torch.nn.Parameter or None"):
+        ta.TurboAttention(sink=torch.zeros(4))

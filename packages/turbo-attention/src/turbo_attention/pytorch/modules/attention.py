@@ -38,6 +38,10 @@ class TurboAttention(torch.nn.Module):
         softcap: float = 0.0,
     ) -> None:
         super().__init__()
+        if sink is not None and not isinstance(sink, torch.nn.Parameter):
+            raise UnsupportedError(
+                f"TurboAttention: sink is a {type(sink).__name__}; a torch.nn.Parameter or None is accepted"
+            )
         self.dropout_p = dropout_p
         self.options: dict[str, Any] = dict(
             softmax_scale=softmax_scale,

@@ -277,8 +277,10 @@ def _calls(*args: Any, **kwargs: Any) -> dict[str, Any]:
     arguments = call_arguments(flash_attn_fp8_func, *args, **kwargs)
     _check_config(arguments.pop("fp8_config"))
     call = dense_call("flash_attn_fp8_func", **arguments)
-    scale = call.q.new_empty((1, 1, 1), dtype=torch.float32)  # only metadata are read
-    return {"forward": Fp8Call(call, Fp8Scales(scale, scale, scale, call.q.dtype))}
+    dtype = fp8_dtype(Format.E4M3, call.q.device)
+    q, k, v = (empty_like_rows(tensor, tensor.shape[3], dtype) for tensor in (call.q, call.k, call.v))
+    scale = call.q.new_empty((1, 1, 1), dtype=torch.float32)  # only metadata are read, of the payloads too
+    return {"forward": Fp8Call(call._replace(q=q, k=k, v=v), Fp8Scales(scale, scale, scale, call.q.dtype))}
 
 
 def _example(device: torch.device) -> dict[str, Any]:

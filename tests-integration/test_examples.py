@@ -29,9 +29,9 @@ SHORT = ["--epochs", "3", "--device", "cpu"]  # 33 steps, enough to see a gradie
 
 
 def run_python(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter that finds what this one finds, started outside the repository, with no settings."""
+    """A fresh interpreter that finds what this one finds and examples/, started outside the repository, no settings."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PRIMUS_TURBO_", "TRITON_"))}
-    env["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
+    env["PYTHONPATH"] = os.pathsep.join([*(entry for entry in sys.path if entry), str(ROOT / "examples")])
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
 
@@ -202,7 +202,9 @@ def name_of(document: Path) -> str:
 
 
 def test_the_documents_hold_runnable_code() -> None:
-    assert {"README.md", "docs/gemm.md", "docs/backends.md"} <= {name_of(document) for document in WITH_CODE}
+    assert {"README.md", "docs/gemm.md", "docs/backends.md", "docs/training.md"} <= {
+        name_of(document) for document in WITH_CODE
+    }
 
 
 @pytest.mark.parametrize("document", WITH_CODE, ids=name_of)

@@ -3,7 +3,15 @@
 
 import pytest
 
-from turbo_core import BackendChoice, BackendType, GlobalBackendManager, PrecisionType, UnsupportedError, logger
+from turbo_core import (
+    BackendChoice,
+    BackendType,
+    GlobalBackendManager,
+    PrecisionType,
+    UnsupportedError,
+    environment,
+    logger,
+)
 
 GEMM = "PRIMUS_TURBO_GEMM_BACKEND"
 FP4, FP8, OTHER = PrecisionType.FP4, PrecisionType.FP8, PrecisionType.BF16_FP16_FP32
@@ -22,6 +30,7 @@ TUNE = BackendChoice(auto_tune=True)
         ("other:TRITON , fp8 : ck", {FP4: TRITON, FP8: CK, OTHER: TRITON}),
         ("FP8:autotune,bf16:HIPBLASLT", {FP4: None, FP8: TUNE, OTHER: HIPBLASLT}),
         ("fp16:CK,,", {FP4: None, FP8: None, OTHER: CK}),
+        ("other:CK,OTHER:ck", {FP4: CK, FP8: CK, OTHER: CK}),
         ("bf16:CK,fp32:ck", {FP4: None, FP8: None, OTHER: CK}),
         ("", {FP4: None, FP8: None, OTHER: None}),
         ("   ", {FP4: None, FP8: None, OTHER: None}),
@@ -92,6 +101,24 @@ def test_alias_that_disagrees_is_an_error(monkeypatch):
         GlobalBackendManager.get_attn_backend(OTHER)
 
 
+@pytest.mark.parametrize("empty", ["", "   "])
+def test_an_empty_variable_beside_its_alias_is_as_good_as_none(monkeypatch, empty):
+    for given, other in (("ATTENTION", "ATTN"), ("ATTN", "ATTENTION")):
+        monkeypatch.setenv(f"PRIMUS_TURBO_{given}_BACKEND", "triton")
+        monkeypatch.setenv(f"PRIMUS_TURBO_{other}_BACKEND", empty)
+        assert GlobalBackendManager.get_attn_backend(OTHER) == TRITON
+        assert environment.variable_in_force("attn") == f"PRIMUS_TURBO_{given}_BACKEND"
+
+
+def test_the_environment_is_read_where_its_inside_is_another(monkeypatch):
+    """Not CPython on POSIX: through os.environ itself."""
+    monkeypatch.setattr(environment, "_raw_environment", None)
+    monkeypatch.setenv(GEMM, "triton")
+    assert GlobalBackendManager.get_gemm_backend(FP8) == TRITON
+    monkeypatch.delenv(GEMM)
+    assert GlobalBackendManager.get_gemm_backend(FP8) is None
+
+
 def test_moe_exchange_cannot_be_tuned(monkeypatch):
     monkeypatch.setenv("PRIMUS_TURBO_MOE_DISPATCH_COMBINE_BACKEND", "autotune")
     with pytest.raises(UnsupportedError, match="cannot be auto-tuned"):
@@ -110,6 +137,14 @@ def test_precisions_left_out_are_told_once(monkeypatch, capfd):
 def test_auto_tune_variable(monkeypatch, value, expected):
     monkeypatch.setenv("PRIMUS_TURBO_AUTO_TUNE", value)
     assert GlobalBackendManager.auto_tune_enabled() is expected
+
+
+@pytest.mark.parametrize(("value", "expected"), [("1", True), ("0", False), ("", False), (None, False)])
+def test_check_indices_variable(monkeypatch, value, expected):
+    monkeypatch.delenv("PRIMUS_TURBO_CHECK_INDICES", raising=False)
+    if value is not None:
+        monkeypatch.setenv("PRIMUS_TURBO_CHECK_INDICES", value)
+    assert check_indices_from_environment() is expected
 
 
 def test_bad_auto_tune_variable_is_quoted(monkeypatch):

@@ -275,13 +275,14 @@ except interpreter.InterpreterPatchError as error:
         ("m.InterpreterBuilder.create_fadd = lambda self, lhs, rhs: lhs", "the patch did not take"),
         ("m.np.matmul = None", "the patch does not run: TypeError"),
         ("del m.tl.float8e4b8", "the patch does not run: AttributeError"),
+        ("m.GridExecutor.__call__ = lambda *a, **k: int(m.np.array([1, 2]))", "a kernel with a loop fails under numpy"),
     ],
 )
 def test_a_changed_interpreter_is_refused_aloud_and_left_alone(probe, change, message):
     refused, as_it_was, reason = _change_and_install(change).splitlines()
     assert refused.startswith("refused: ") and message in refused
     assert as_it_was == "as it was: True"
-    assert reason.startswith("Triton's interpreter (TRITON_INTERPRET) computes bf16") and message in reason
+    assert reason.startswith("Triton's interpreter (TRITON_INTERPRET) is wrong in bf16 and FP8") and message in reason
 
 
 def test_an_unchanged_interpreter_is_patched_silently(probe):
@@ -313,7 +314,7 @@ def test_triton_refuses_where_the_interpreter_cannot_be_mended(probe, afresh, mo
     interpreter.why_not.cache_clear()
     requirements._why_not_interpreted.cache_clear()
     monkeypatch.setattr(interpreter, "install", refuse)
-    assert why_no_triton(torch.device(device)).endswith("cannot mend this one: it is another one")
+    assert why_no_triton(torch.device(device)).endswith("which fails here: it is another one")
 
 
 def test_compiled_kernels_need_no_mending(probe, afresh, monkeypatch):

@@ -3,7 +3,7 @@
 
 import pytest
 
-from turbo_core import BackendChoice, BackendType, GlobalBackendManager, PrecisionType, UnsupportedError
+from turbo_core import BackendChoice, BackendType, GlobalBackendManager, PrecisionType, UnsupportedError, logger
 from turbo_core.tune_cache import TuneEntry, cache_for
 
 FP8, OTHER = PrecisionType.FP8, PrecisionType.BF16_FP16_FP32
@@ -95,6 +95,26 @@ def test_reset_restores_the_state_after_import(monkeypatch):
     assert GlobalBackendManager.get_gemm_backend(FP8) is None
     assert not GlobalBackendManager.auto_tune_enabled()
     assert len(cache_for("some_op")) == 0
+
+
+def test_reset_lets_messages_of_once_be_printed_again(capfd):
+    logger.set_level("WARNING")
+    for _ in range(2):
+        logger.warning("said once", once=True)
+        logger.warning("said once", once=True)
+        GlobalBackendManager.reset()
+    assert capfd.readouterr().err.count("said once") == 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_known_whether_code_or_the_environment_chose(monkeypatch, family):
+    monkeypatch.setenv(f"PRIMUS_TURBO_{family.upper()}_BACKEND", "ck")
+    assert not GlobalBackendManager.is_set_in_code(family, FP8)
+    setter(family)("triton", FP8)
+    assert GlobalBackendManager.is_set_in_code(family, FP8)
+    assert not GlobalBackendManager.is_set_in_code(family, OTHER)
+    other = next(name for name in FAMILIES if name != family)
+    assert not GlobalBackendManager.is_set_in_code(other, FP8)
 
 
 def test_backend_values_are_those_that_users_of_the_field_know():

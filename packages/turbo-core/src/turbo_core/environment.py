@@ -97,8 +97,6 @@ def _parse_choice(word: str, where: str, tunable: bool) -> BackendChoice:
 def _parse(variable: str, raw: str, tunable: bool) -> Mapping[PrecisionType, BackendChoice]:
     where = f"{variable}={raw!r}"
     text = "".join(raw.split())
-    if not text:
-        return {}
     if ":" not in text and "," not in text:
         choice = _parse_choice(text, where, tunable)
         return dict.fromkeys(PrecisionType, choice)
@@ -106,8 +104,8 @@ def _parse(variable: str, raw: str, tunable: bool) -> Mapping[PrecisionType, Bac
     named: dict[PrecisionType, BackendChoice] = {}
     other: BackendChoice | None = None
     for item in filter(None, text.split(",")):
-        word, colon, value = item.partition(":")
-        if not colon or not value or ":" in value:
+        word, _, value = item.partition(":")
+        if not value or ":" in value:
             raise UnsupportedError(f"{where}: item {item!r} must be precision:backend, like fp8:TRITON")
         choice = _parse_choice(value, where, tunable)
         if word.lower() == "other":

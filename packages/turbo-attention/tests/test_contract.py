@@ -168,6 +168,18 @@ def test_explain_and_trace():
     assert [record.role for record in trace.records] == ["forward", "backward"]
 
 
+def test_explain_under_autocast():
+    """It names the dtype that would run, not that of the arguments."""
+    with torch.autocast("cpu", torch.bfloat16):
+        told = [
+            explain("flash_attn_func", Q, K, K),
+            explain("flash_attn_varlen_func", R, R, R, CU, CU, 6, 6),
+            explain("sparse_mla_func", R, KV, IDX, None, 8),
+        ]
+    for explanation in told:
+        assert all("bf16" in entry.call or "bfloat16" in entry.call for entry in explanation.entries)
+
+
 def test_a_backend_that_cannot_is_an_error():
     GlobalBackendManager.set_attn_backend("CK")
     with pytest.raises(BackendUnavailableError, match="attention: backend CK .*does not exist for this op"):

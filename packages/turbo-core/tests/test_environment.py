@@ -144,7 +144,7 @@ def test_check_indices_variable(monkeypatch, value, expected):
     monkeypatch.delenv("PRIMUS_TURBO_CHECK_INDICES", raising=False)
     if value is not None:
         monkeypatch.setenv("PRIMUS_TURBO_CHECK_INDICES", value)
-    assert check_indices_from_environment() is expected
+    assert environment.check_indices_from_environment() is expected
 
 
 def test_bad_auto_tune_variable_is_quoted(monkeypatch):

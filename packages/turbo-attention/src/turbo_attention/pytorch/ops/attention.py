@@ -53,6 +53,9 @@ def flash_attn_func(
 
     Query i sees key j where i + Sk - Sq - left <= j <= i + Sk - Sq + right: windows and causality are aligned to the
     end of both sequences. A query that sees no key gives 0, with lse -inf (the sink's logit where there is a sink).
+    Under torch.autocast q, k and v are cast to its dtype; else they share one. Second and forward-mode derivatives are
+    refused. dropout_p, softmax_scale and softcap are what `float` takes: numbers of Python or numpy, CPU tensors of one
+    element without gradient.
 
     Args:
         q: [B,Sq,Hq,D], bfloat16, float16 or float32; any strides, so bshd, sbhd and bhsd memory alike.
@@ -64,7 +67,7 @@ def flash_attn_func(
         causal: as if right were 0.
         window_size: (left, right) in keys, both inclusive; -1 is unbounded.
         bias: broadcasts to [B,Hq,Sq,Sk]; added to the scaled scores.
-        alibi_slopes: [Hq] or [B,Hq]; slope * |i + Sk - Sq - j| is subtracted from the scaled scores.
+        alibi_slopes: [Hq] or [B,Hq], without gradient; slope * |i + Sk - Sq - j| is subtracted from the scaled scores.
         deterministic: gradients bit-equal from run to run; also on under `torch.use_deterministic_algorithms`. The
             Triton and reference backends are always.
         return_lse: also return lse, the logarithm of the softmax's denominator (sink included).
@@ -127,9 +130,10 @@ def flash_attn_varlen_func(
     Args:
         q: [total_q,Hq,D]; k: [total_k,Hkv,D]; v: [total_k,Hkv,Dv].
         cu_seqlens_q, cu_seqlens_k: int32 [B+1] on the device, where each sequence begins and the last ends. Sequences
-            may be empty. Their values are trusted: reading them would stop the host. Rows behind the last sequence
-            are not attended to; their results and gradients are undefined in value but never read by others.
-        max_seqlen_q, max_seqlen_k: at least the longest lengths.
+            may be empty. Rows of no sequence, before the first and behind the last, have out 0, lse -inf and
+            gradients of 0. The values are not read, since that would stop the host, unless
+            PRIMUS_TURBO_CHECK_INDICES=1; wrong ones give wrong numbers, never memory of others.
+        max_seqlen_q, max_seqlen_k: at least the longest lengths; integers, or CPU tensors of one.
         bias: None is accepted: a bias of ragged sequences has no shape.
         the others: as for `flash_attn_func`; alibi_slopes is [Hq] or [B,Hq].
 

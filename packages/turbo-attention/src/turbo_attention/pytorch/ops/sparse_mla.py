@@ -155,16 +155,18 @@ def sparse_mla_func(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """o = softmax(scale q kv_r^T) kv_r[:kv_lora_rank] over the rows r that each token names; one latent for all heads.
 
-    Differentiable in q, kv, attn_sink, and by way of lse. Gradients are bit-equal from run to run: those of kv are
+    Differentiable once in q, kv, attn_sink, and by way of lse. Under torch.autocast q and kv are cast to its dtype; else
+    they share one. Gradients are bit-equal from run to run: those of kv are
     summed in a fixed order.
 
     Args:
         q: [T,H,D], bfloat16, float16 or float32: latent columns first, then rotary ones, all of which count.
         kv: [N,D] or [N,1,D]; K is the whole row, V its first ``kv_lora_rank`` columns. N may be anything.
-        topk_indices: int32 [T,topk], rows of kv; negative is an empty slot. Values are trusted to be below N.
+        topk_indices: int32 [T,topk], rows of kv; negative is an empty slot. N and above are too, but an error where
+            PRIMUS_TURBO_CHECK_INDICES=1 has them read.
         attn_sink: [H], a logit per head that joins the softmax's denominator alone.
         kv_lora_rank: columns of V.
-        scale: default D ** -0.5.
+        scale: default D ** -0.5; what `float` takes, as for `flash_attn_func`.
         return_lse: also return the logarithm of the softmax's denominator.
 
     Returns:

@@ -48,6 +48,48 @@ def test_no_index_means_the_current_device(amd_node, current):
     assert device_facts(current).arch == "gfx950"
 
 
+def test_the_current_device_is_looked_up_each_time(amd_node, monkeypatch):
+    for index, arch in ((0, "gfx942"), (1, "gfx950"), (3, "gfx90a")):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda index=index: index)
+        assert {device_facts(where).arch for where in (None, "cuda", torch.device("cuda"))} == {arch}
+        assert device_facts(torch.device("cuda", index)).arch == arch
+
+
+def test_without_a_gpu_no_device_means_the_cpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_facts() == device_facts("cpu")
+
+
+def test_a_part_with_less_than_one_die_has_one(amd_node, monkeypatch):
+    partition = SimpleNamespace(**{**vars(MI300X), "multi_processor_count": 20})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda d: partition)
+    assert (device_facts("cuda:0").compute_units, device_facts("cuda:0").xcds) == (20, 1)
+
+
+def test_what_an_older_torch_does_not_tell_is_assumed(monkeypatch, amd_node):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda d: SimpleNamespace(
+        name="old", gcnArchName="gfx90a", multi_processor_count=104, major=8, minor=0
+    ))  # fmt: skip
+    assert device_facts("cuda:0").wave_size == 64
+    monkeypatch.setattr(torch.version, "hip", None)
+    facts = device_facts("cuda:1")
+    assert (facts.arch, facts.lds_bytes, facts.wave_size, facts.fp8_fnuz) == ("sm_80", 48 * 1024, 32, False)
+
+
+@pytest.mark.parametrize("arch, fnuz", [("gfx942", True), ("gfx950", False)])
+def test_nominal_facts(arch, fnuz):
+    facts = arch_facts(arch)
+    assert (facts.arch, facts.vendor, facts.wave_size, facts.xcds, facts.fp8_fnuz) == (arch, "amd", 64, 8, fnuz)
+    assert device_facts("cpu").vendor == "cpu" and not device_facts("cpu").fp8_fnuz
+
+
+def test_the_innermost_simulated_architecture_has_a_name():
+    assert device.simulated_arch_name() is None
+    with simulated_arch("gfx942"), simulated_arch("gfx950"):
+        assert device.simulated_arch_name() == "gfx950"
+    assert device.simulated_arch_name() is None
+
+
 def test_nvidia(monkeypatch):
     h200 = SimpleNamespace(
         name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, shared_memory_per_block_optin=232448

@@ -6,22 +6,60 @@ import threading
 import pytest
 import torch
 
-from turbo_core import BackendType, BackendUnavailableError, GlobalBackendManager, PrecisionType, logger, trace_dispatch
+from turbo_core import (
+    AutoKernelDispatcher,
+    BackendType,
+    BackendUnavailableError,
+    GlobalBackendManager,
+    PrecisionType,
+    logger,
+    trace_dispatch,
+)
+from turbo_core.environment import FAMILIES
 from turbo_core.tune_cache import TuneEntry
 from turbo_testing.fake_op import FakeCall, make_backend, make_dispatcher
 
 CALL = FakeCall(torch.ones(2, 3))
 
 
-def build(**refusals):
+def build(default="HIPBLASLT", **refusals):
     """A dispatcher over HIPBLASLT, TRITON and TORCH; a keyword names what a backend answers to why_not."""
     names = ("HIPBLASLT", "TRITON", "TORCH")
-    return make_dispatcher({BackendType[n]: make_backend(n, refuses=refusals.get(n)) for n in names})
+    backends = {BackendType[n]: make_backend(n, refuses=refusals.get(n)) for n in names}
+    return make_dispatcher(backends, default=BackendType[default])
 
 
 def test_default_runs_when_nobody_chose():
     assert build().dispatch(CALL) == "HIPBLASLT"
     assert build().resolve(CALL).reason == "default"
+
+
+@pytest.mark.parametrize("default", ["HIPBLASLT", "TRITON", "TORCH"])
+def test_the_default_is_what_the_op_says_wherever_it_stands(default):
+    """And where it refuses, the first of the others in the order of the op takes the call."""
+    op = build(default=default)
+    assert op.dispatch(CALL) == default
+    op.backends[BackendType[default]].reason = "not today"
+    decision = op.resolve(CALL)
+    assert decision.backend.name == ("TRITON" if default == "HIPBLASLT" else "HIPBLASLT")
+    assert decision.impl is op.backends[decision.backend]
+    assert decision.reason == f"default {default} cannot take the call: not today"
+
+
+@pytest.mark.parametrize("family", ["gemm", "grouped_gemm", "attn", "sparse_attn", "norm_act", "quant"])
+def test_each_op_is_governed_by_its_own_family(family):
+    op = build()
+    op.family = family
+    for other in FAMILIES:
+        getattr(GlobalBackendManager, f"set_{other}_backend")("triton")
+        assert op.dispatch(CALL) == ("TRITON" if other == family else "HIPBLASLT")
+        getattr(GlobalBackendManager, f"set_{other}_backend")(None)
+
+
+def test_ops_of_two_names_share_no_winners():
+    one, two = (make_dispatcher({BackendType.TORCH: make_backend("TORCH")}, name=name) for name in ("one_op", "two_op"))
+    again = make_dispatcher({BackendType.TORCH: make_backend("TORCH")}, name="one_op")
+    assert one.cache is again.cache is not two.cache
 
 
 def test_setter_holds_over_variable_and_variable_over_default(monkeypatch):
@@ -129,3 +167,38 @@ def test_trace_sees_every_thread_and_nothing_after_the_block():
     record = outer.records[0]
     assert (record.op, record.role, record.backend) == ("fake_op", "forward", BackendType.HIPBLASLT)
     assert (record.reason, record.call) == ("default", "x [2, 3]")
+
+
+def test_a_trace_ends_with_its_own_block_and_with_an_error():
+    """Also where an outer one has recorded the same so far."""
+    op = build()
+    with trace_dispatch() as outer:
+        with pytest.raises(RuntimeError, match="inside"), trace_dispatch() as inner:
+            op.dispatch(CALL)
+            raise RuntimeError("inside")
+        op.dispatch(CALL)
+    op.dispatch(CALL)
+    assert (len(inner.records), len(outer.records)) == (1, 2)
+
+
+def test_records_tell_the_parts_of_an_op_apart():
+    op = build()
+    op.role = classmethod(lambda cls, call: "dgrad" if call.out is not None else "forward")
+    with trace_dispatch() as trace:
+        op.dispatch(CALL)
+        op.dispatch(CALL._replace(out=torch.zeros(2, 3)))
+    assert [record.role for record in trace.records] == ["forward", "dgrad"]
+
+
+def test_what_an_op_need_not_say():
+    """Calls that write nothing, have one part and describe themselves."""
+    default = AutoKernelDispatcher
+    assert default.scratch(CALL) is CALL
+    assert default.role(CALL) == "forward"
+    assert default.describe(("x", 3)) == "('x', 3)"
+
+
+def test_a_call_is_computed_once_and_its_result_returned():
+    op = build()
+    assert op.dispatch(CALL) == "HIPBLASLT"
+    assert [impl.calls for impl in op.backends.values()] == [[CALL], [], []]

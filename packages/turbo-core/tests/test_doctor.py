@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from turbo_core import BackendType, GlobalBackendManager, OpInfo, UnsupportedError, explain, requirements
+from turbo_core import BackendType, GlobalBackendManager, OpInfo, UnsupportedError, explain, requirements, why_no_triton
 from turbo_core.__main__ import main
 from turbo_core.explain import explain_calls
 from turbo_core.lazy import attach
@@ -135,8 +135,8 @@ def test_doctor_without_torch(fake_wheel, capsys, monkeypatch):
 
 
 def forget():
-    requirements._why_no.cache_clear()
-    requirements._require.cache_clear()
+    for known in (requirements._why_no, requirements._require, requirements._why_not_interpreted):
+        known.cache_clear()
 
 
 def test_missing_and_old_modules_are_import_errors_with_the_line_to_type(monkeypatch):
@@ -154,6 +154,43 @@ def test_missing_and_old_modules_are_import_errors_with_the_line_to_type(monkeyp
     finally:
         forget()
     assert requirements.require_torch() is torch
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "old"),
+    [
+        ("torch", "2.6.0", False), ("torch", "2.10.1+rocm7", False), ("torch", "3.0", False), ("torch", "2.5.9", True),
+        ("torch", "1.13", True), ("triton", "3.4.0", False), ("triton", "3.10", False), ("triton", "3.3.1", True),
+        ("triton", None, True),
+    ],
+)  # fmt: skip
+def test_versions_are_compared_by_their_numbers(monkeypatch, name, version, old):
+    module = SimpleNamespace() if version is None else SimpleNamespace(__version__=version)
+    forget()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("importlib.import_module", lambda wanted: module)
+            reason = requirements._why_no(name)
+    finally:
+        forget()
+    assert (reason is not None) == old
+    if old:
+        assert f"{name} {version or '0.0'} is too old: {'2.6' if name == 'torch' else '3.4'} or newer" in reason
+
+
+def test_a_broken_installation_is_told_with_its_error(monkeypatch):
+    def broken(name):
+        raise OSError("libcudart.so.12: cannot open shared object file")
+
+    forget()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("importlib.import_module", broken)
+            with pytest.raises(ImportError, match="torch is installed but its import failed: OSError: libcudart"):
+                requirements.require_torch()
+            assert "triton is installed but its import failed" in why_no_triton(torch.device("cuda"))
+    finally:
+        forget()
 
 
 def test_lazy_names(monkeypatch):

@@ -27,6 +27,42 @@ def test_level_from_the_environment(capfd, monkeypatch):
     assert "DEBUG: heard" in capfd.readouterr().err
 
 
+def test_each_method_has_its_level(capfd, monkeypatch):
+    monkeypatch.setenv("PRIMUS_TURBO_LOG_LEVEL", "DEBUG")
+    log = fresh("methods")
+    for name in ("debug", "info", "warning", "error"):
+        getattr(log, name)("text %s", name)
+    told = [f"[turbo_log_test_methods] {name.upper()}: text {name}" for name in ("debug", "info", "warning", "error")]
+    assert capfd.readouterr().err.splitlines() == told
+
+
+@pytest.mark.parametrize("level", ["error", "ERROR", 40])
+def test_level_in_code_holds_over_the_environment(capfd, monkeypatch, level):
+    monkeypatch.setenv("PRIMUS_TURBO_LOG_LEVEL", "DEBUG")
+    log = fresh(f"code_{level}")
+    log.set_level(level)
+    log.warning("quiet")
+    log.error("heard")
+    assert capfd.readouterr().err == f"[turbo_log_test_code_{level}] ERROR: heard\n"
+
+
+def test_two_loggers_of_a_name_print_a_message_once_and_leave_the_root_alone(capfd, caplog):
+    for _ in range(2):
+        fresh("twice").warning("text")
+    assert capfd.readouterr().err.count("text") == 2
+    assert not caplog.records, "it goes to stderr and to nobody else"
+
+
+@pytest.mark.parametrize("options", [{}, {"once": True}, {"rank": 0}])
+def test_a_message_that_is_not_printed_is_not_counted_as_said(capfd, options):
+    log = fresh(f"silent_{'_'.join(options)}")
+    log.set_level("ERROR")
+    log.warning("text", **options)
+    log.set_level("WARNING")
+    log.warning("text", **options)
+    assert capfd.readouterr().err.count("text") == 1
+
+
 def test_bad_level_is_quoted(monkeypatch):
     monkeypatch.setenv("PRIMUS_TURBO_LOG_LEVEL", "loud")
     with pytest.raises(UnsupportedError, match="PRIMUS_TURBO_LOG_LEVEL='loud': accepted levels are DEBUG"):

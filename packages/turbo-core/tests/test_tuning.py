@@ -65,10 +65,15 @@ def test_real_clock_finds_the_slow_backend():
     assert op.dispatch(CALL) in ("TRITON", "TORCH")
 
 
-def test_noise_does_not_unseat_the_earlier_backend(monkeypatch):
-    pretend_times(monkeypatch, HIPBLASLT=1.0, TRITON=0.99, TORCH=0.98)
+@pytest.mark.parametrize(
+    ("triton", "torch_", "winner"),
+    [(0.99, 0.98, "HIPBLASLT"), (0.975, 0.96, "TORCH"), (0.96, 0.94, "TRITON"), (0.96, 0.92, "TORCH")],
+)
+def test_noise_does_not_unseat_the_earlier_backend(monkeypatch, triton, torch_, winner):
+    """Three percent faster than the best before it."""
+    pretend_times(monkeypatch, HIPBLASLT=1.0, TRITON=triton, TORCH=torch_)
     GlobalBackendManager.set_auto_tune(True)
-    assert build().dispatch(CALL) == "HIPBLASLT"
+    assert build().dispatch(CALL) == winner
 
 
 def test_per_op_setting_and_variable_ask_for_tuning_too(monkeypatch):
@@ -156,9 +161,10 @@ def test_capture_and_tracing_do_not_tune(monkeypatch):
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
         assert op.dispatch(CALL) == "HIPBLASLT"
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.compiler, "is_compiling", lambda: True)
-        assert op.dispatch(CALL) == "HIPBLASLT"
+    for owner, name in ((torch.compiler, "is_compiling"), (torch.jit, "is_tracing")):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, lambda: True)
+            assert op.dispatch(CALL) == "HIPBLASLT"
     assert not timed
     assert op.dispatch(CALL) == "TRITON"
 
@@ -187,6 +193,86 @@ def test_cache_is_bounded_and_drops_the_least_recently_used(capfd):
     cache.put("c", second)
     assert ("a" in cache, "b" in cache, "c" in cache, len(cache)) == (True, False, True, 2)
     assert "auto-tune cache of bounded is full (2 entries)" in capfd.readouterr().err
+
+
+def test_a_winner_of_a_backend_that_the_op_lacks_is_forgotten(monkeypatch):
+    """From a file of a version in which the op had it."""
+    timed = pretend_times(monkeypatch, HIPBLASLT=2.0, TRITON=1.0, TORCH=9.0)
+    GlobalBackendManager.set_auto_tune(True)
+    op = build()
+    op.cache.put(op.make_key(CALL), TuneEntry(BackendType.CK, 1.0, loaded=True))
+    assert op.dispatch(CALL) == "HIPBLASLT" and not timed
+    assert op.make_key(CALL) not in op.cache
+    assert op.dispatch(CALL) == "TRITON"
+
+
+def test_nothing_is_kept_where_nothing_could_be_timed(monkeypatch):
+    pretend_times(monkeypatch)
+    GlobalBackendManager.set_auto_tune(True)
+    op = build(HIPBLASLT={"tunable": False}, TRITON={"tunable": False}, TORCH={"tunable": False})
+    assert op.dispatch(CALL) == "HIPBLASLT"
+    assert len(op.cache) == 0
+
+
+def test_why_nothing_is_timed_is_told_once(monkeypatch, capfd):
+    logger.set_level("INFO")
+    GlobalBackendManager.set_auto_tune(True)
+    op = build("untimed_op")
+    torch.use_deterministic_algorithms(True)
+    try:
+        for _ in range(2):
+            op.dispatch(CALL)
+    finally:
+        torch.use_deterministic_algorithms(False)
+        logger.set_level("WARNING")
+    assert capfd.readouterr().err.count("untimed_op is not auto-tuned: torch is in deterministic mode") == 1
+
+
+@pytest.mark.parametrize(("ask", "kept"), [("a", {"a", "d"}), ("b", {"b", "d"}), (None, {"c", "d"})])
+def test_what_was_asked_for_last_stays(capfd, ask, kept):
+    """Of three entries, two of which have to go when the fourth and fifth come."""
+    cache = TuneCache("recent", capacity=3)
+    entry = TuneEntry(BackendType.CK, 1.0)
+    for key in "abc":
+        cache.put(key, entry)
+    for key in (ask, ask):
+        assert cache.get(key) is (None if key is None else entry)
+    cache.put("d", entry)
+    cache.put("e", entry)
+    assert kept <= {key for key in "abcde" if key in cache} and len(cache) == 3
+
+
+def test_what_was_put_again_stays(capfd):
+    cache = TuneCache("put again", capacity=2)
+    for key, milliseconds in (("a", 1.0), ("b", 1.0), ("a", 2.0), ("c", 1.0)):
+        cache.put(key, TuneEntry(BackendType.CK, milliseconds))
+    assert cache.get("a").milliseconds == 2.0 and "b" not in cache
+
+
+def test_winners_of_a_file_join_when_they_are_asked_for():
+    cache = TuneCache("from a file")
+    records = [{"key": ["a", n], "backend": "CK", "milliseconds": n} for n in (1, 2)]
+    cache.add_records(records)
+    assert len(cache) == 2 and ("a", 1) in cache and ("a", 3) not in cache
+    assert cache.get(("a", 3)) is None
+    assert cache.get(("a", 1)) == cache.get(("a", 1)) == TuneEntry(BackendType.CK, 1.0, loaded=True)
+    assert len(cache) == 2 and cache.to_records() == [records[1], records[0]], "the one asked for was used last"
+    cache.discard(("a", 1))
+    assert cache.get(("a", 1)) is None and cache.to_records() == [records[1]]
+
+
+def test_of_a_file_with_too_many_the_last_are_taken():
+    cache = TuneCache("small", capacity=2)
+    cache.add_records([{"key": [n], "backend": "TRITON", "milliseconds": 1.0} for n in range(5)])
+    assert [(n,) in cache for n in range(5)] == [False, False, False, True, True]
+
+
+def test_a_full_cache_says_so_once(capfd):
+    logger.set_level("WARNING")
+    cache = TuneCache("full one", capacity=1)
+    for key in range(5):
+        cache.put(key, TuneEntry(BackendType.CK, 1.0))
+    assert capfd.readouterr().err.count("full one is full (1 entries)") == 1
 
 
 # --- ranks ----------------------------------------------------------------------------------------------------------

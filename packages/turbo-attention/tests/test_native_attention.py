@@ -55,7 +55,7 @@ def make_call(q, k, v, causal=False, scale=None):
 def check(q, k, v, causal=False, scale=None):
     call = make_call(q, k, v, causal, scale)
     assert native.why_not(call) is None
-    out, lse = native.forward(call)
+    out, lse, lse_low = native.forward(call)
     wanted, wanted_lse = attention(q, k, v, call.softmax_scale, right=call.right)
     assert out.dtype == q.dtype and lse.dtype == torch.float32
     error = (out.double() - wanted).abs().max()
@@ -63,7 +63,8 @@ def check(q, k, v, causal=False, scale=None):
     seen = wanted_lse != -torch.inf
     assert torch.equal(lse != -torch.inf, seen)
     torch.testing.assert_close(lse[seen].double(), wanted_lse[seen], rtol=1e-6, atol=1e-5)
-    assert (out.transpose(1, 2)[~seen] == 0).all()
+    assert (out.transpose(1, 2)[~seen] == 0).all() and (lse_low[~seen] == 0).all()
+    assert (lse_low[seen].abs() <= lse[seen].abs() * 2**-24 + 1e-30).all()
     return out, lse
 
 
@@ -143,13 +144,29 @@ def test_far_negative_scores(device, D):
     torch.testing.assert_close(out, v.float().mean(1, keepdim=True).bfloat16().expand_as(out), rtol=0.02, atol=0.005)
 
 
+@each_dtype
+@each_dim
+@pytest.mark.parametrize("side", [64.0, 1024.0])
+def test_equal_keys_of_large_logits(device, side, D, dtype):
+    """Every key has the same weight, and lse + lse_low the logarithm of their number, which lse has no room for."""
+    q, k = (torch.full((1, s, 1, D), side, device=device, dtype=dtype) for s in (3, 77))
+    v = tensor(device, dtype, 1, 77, 1, D)
+    out, lse, lse_low = native.forward(make_call(q, k, v))
+    torch.testing.assert_close(out.double(), v.double().mean(1, keepdim=True).expand_as(out), rtol=0.02, atol=0.005)
+    scale = float(torch.tensor(D**-0.5, dtype=torch.float32) * torch.tensor(math.log2(math.e), dtype=torch.float32))
+    score = float(torch.tensor(side * side * D * scale, dtype=torch.float32)) * math.log(2)  # of base 2, as subtracted
+    torch.testing.assert_close(
+        lse.double() + lse_low.double(), torch.full_like(lse, 1.0).double() * (score + math.log(77)), rtol=0, atol=1e-5
+    )
+
+
 @each_dim
 def test_nan_and_infinity_stay_where_they_belong(device, D):
     q = tensor(device, torch.bfloat16, 1, 70, 2, D)
     k, v = (tensor(device, torch.bfloat16, 1, 70, 2, D) for _ in range(2))
     v[0, 5, 1, 3] = math.nan
     q[0, 9, 1, 0] = math.inf
-    out, lse = native.forward(make_call(q, k, v))
+    out, lse, _ = native.forward(make_call(q, k, v))
     assert out[0, :, 0].isfinite().all() and lse[0, 0].isfinite().all()
     assert out[0, :, 1, 3].isnan().all() and out[0, 9, 1].isnan().all()
     assert out[0, :9, 1, :3].isfinite().all()
@@ -177,8 +194,8 @@ def test_offsets_beyond_31_bits(device):
     dense = [torch.randn(1, S, 1, D, device=device).bfloat16() for _ in range(3)]
     for tensor_, values in zip((q, k, v), dense, strict=True):
         tensor_.copy_(values)
-    out, lse = native.forward(make_call(q, k, v, True))
-    wanted, wanted_lse = native.forward(make_call(*dense, True))
+    out, lse, _ = native.forward(make_call(q, k, v, True))
+    wanted, wanted_lse, _ = native.forward(make_call(*dense, True))
     assert torch.equal(out, wanted) and torch.equal(lse, wanted_lse)
     far = torch.empty(2**31 + 2**20, dtype=torch.bfloat16, device=device)
     q, k, v = (far.as_strided((2, 70, 1, D), (2**31, D, 0, 1), i * 70 * D) for i in range(3))

@@ -18,7 +18,7 @@ from turbo_attention.pytorch.kernels import native  # noqa: E402
 from turbo_attention.pytorch.kernels.attention_impl import AttentionDispatcher, TritonBackend  # noqa: E402
 from turbo_core import BackendType, UnsupportedError, simulated_arch  # noqa: E402
 
-Q, K, V, OUT, LSE = (0x10000 * i for i in range(1, 6))
+Q, K, V, OUT, LSE, LSE_LOW = (0x10000 * i for i in range(1, 7))
 STREAM = 0x5EA
 GFX942, GFX950 = 0, 1  # devices of the fake library
 DTYPES = {"bf16": _C.BFLOAT16, "fp16": _C.FLOAT16}
@@ -44,6 +44,7 @@ def forward(batches=2, sq=300, sk=70, heads=6, key_heads=2, D=64, dtype=_C.BFLOA
         tensor("v", V, sk, key_heads or 1),
         tensor("out", OUT, sq, heads),
         more.get("lse", LSE),
+        more.get("lse_low", LSE_LOW),
         (heads * sq, sq),
         batches,
         sq,
@@ -81,17 +82,17 @@ def test_arguments(fake_hip, scale, device_scale, negative):  # noqa: F811
     strides = dict(q_strides=(8, 16, 24), k_strides=(32, 40, 48), v_strides=(56, 64, 72), out_strides=(80, 88, 2**40))
     assert forward(scale=scale, **strides) == _C.OK, _C.last_error()
     (launch,) = fake_hip.launches
-    values = struct.unpack("<5Q14q6ifi", launch.arguments)
-    assert values[:5] == (Q, K, V, OUT, LSE)
-    assert values[5:17] == (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 2**41), "bytes"
-    assert values[17:19] == (6 * 300, 300)
-    assert values[19:25] == (300, 70, 6, 3, 2, 24)
-    assert values[25] == pytest.approx(device_scale, rel=1e-6) and values[26] == negative
+    values = struct.unpack("<6Q14q6ifi", launch.arguments)
+    assert values[:6] == (Q, K, V, OUT, LSE, LSE_LOW)
+    assert values[6:18] == (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 2**41), "bytes"
+    assert values[18:20] == (6 * 300, 300)
+    assert values[20:26] == (300, 70, 6, 3, 2, 24)
+    assert values[26] == pytest.approx(device_scale, rel=1e-6) and values[27] == negative
 
 
 def test_nan_as_scale_stays(fake_hip):  # noqa: F811
     assert forward(scale=math.nan) == _C.OK
-    assert math.isnan(struct.unpack_from("<f", fake_hip.launches[0].arguments, 176)[0])
+    assert math.isnan(struct.unpack_from("<f", fake_hip.launches[0].arguments, 184)[0])
 
 
 def test_nothing_to_do_is_not_launched(fake_hip):  # noqa: F811
@@ -130,14 +131,15 @@ def test_tensors_become_addresses(fake_hip):  # noqa: F811
     k = empty(1, 3, 70, 64).transpose(1, 2).expand(2, 70, 3, 64)  # bhsd
     v = empty(2, 70, 3, 2, 64)[:, :, :, 1]
     with simulated_arch("gfx942"):
-        out, lse = native.forward(call(q, k, v, right=0))
+        out, lse, lse_low = native.forward(call(q, k, v, right=0))
     assert (out.stride(), lse.shape, lse.dtype) == (q.stride(), (2, 6, 300), torch.float32)
+    assert (lse_low.shape, lse_low.dtype) == (lse.shape, lse.dtype)
     (launch,) = fake_hip.launches
     assert launch.kernel == "attention_forward_bf16_64_causal"
-    values = struct.unpack("<5Q14q6ifi", launch.arguments)
-    assert values[:5] == tuple(t.data_ptr() for t in (q, k, v, out, lse))
-    assert values[5:17] == (768, 1536, 128, 0, 128, 8960, 53760, 768, 256, 768, 1536, 128)
-    assert values[17:25] == (1800, 300, 300, 70, 6, 2, 2, 24)
+    values = struct.unpack("<6Q14q6ifi", launch.arguments)
+    assert values[:6] == tuple(t.data_ptr() for t in (q, k, v, out, lse, lse_low))
+    assert values[6:18] == (768, 1536, 128, 0, 128, 8960, 53760, 768, 256, 768, 1536, 128)
+    assert values[18:26] == (1800, 300, 300, 70, 6, 2, 2, 24)
 
 
 @pytest.mark.parametrize("kind", ["address", "row stride", "head stride", "unused stride"])
@@ -151,10 +153,10 @@ def test_what_cannot_be_read_in_place_is_copied(fake_hip, kind):  # noqa: F811
     q = empty(2, 5, 3, 64)
     with simulated_arch("gfx942"):
         native.forward(call(q, k, k))
-    values = struct.unpack("<5Q14q6ifi", fake_hip.launches[0].arguments)
+    values = struct.unpack("<6Q14q6ifi", fake_hip.launches[0].arguments)
     in_place = kind == "unused stride"
     assert (values[1] == k.data_ptr()) is in_place
-    assert values[9] == 2 * 64 * k.shape[2]
+    assert values[10] == 2 * 64 * k.shape[2]
 
 
 # --- may it run -------------------------------------------------------------------------------------------------------
@@ -233,6 +235,7 @@ def test_the_dispatcher_asks(fake_hip):  # noqa: F811
         (dict(k=K + 8), "k is at 0x20008"),
         (dict(out=OUT + 2), "out is at 0x40002"),
         (dict(lse=0), "lse is NULL"),
+        (dict(lse_low=0), "lse_low is NULL"),
         (dict(v_strides=(8, 12, 8)), "strides of v are 8, 12, 8; multiples of 8 are needed, of a row at most 8388608"),
         (dict(q_strides=(-8, 8, 8)), "strides of q are -8, 8, 8"),
         (dict(out_strides=(8, 2**23 + 8, 8)), "strides of out are 8, 8388616, 8"),

@@ -103,12 +103,14 @@ turbo_status forward(const turbo_attention_forward_args &args, turbo::Target tar
   RETURN_IF_FAILED(check_tensor("v", args.v));
   RETURN_IF_FAILED(check_tensor("out", args.out));
   if (args.lse == nullptr) return fail(TURBO_ERROR_ARGUMENT, "attention_forward: lse is NULL");
+  if (args.lse_low == nullptr) return fail(TURBO_ERROR_ARGUMENT, "attention_forward: lse_low is NULL");
   ForwardArgs device{};
   device.q = static_cast<const unsigned char *>(args.q.data);
   device.k = static_cast<const unsigned char *>(args.k.data);
   device.v = static_cast<const unsigned char *>(args.v.data);
   device.out = static_cast<unsigned char *>(args.out.data);
   device.lse = args.lse;
+  device.lse_low = args.lse_low;
   device.q_strides = bytes_of(args.q);
   device.k_strides = bytes_of(args.k);
   device.v_strides = bytes_of(args.v);

@@ -31,6 +31,7 @@ struct ForwardArgs {
   TURBO_GLOBAL(const unsigned char) v;  // likewise
   TURBO_GLOBAL(unsigned char) out;      // like q
   TURBO_GLOBAL(float) lse;              // [batches, heads, sq], the last adjacent
+  TURBO_GLOBAL(float) lse_low;          // likewise
   Strides q_strides, k_strides, v_strides, out_strides;
   long long lse_batch, lse_head;  // elements
   int sq, sk;
@@ -40,7 +41,7 @@ struct ForwardArgs {
   float scale;       // |softmax_scale| log2(e), not below 2^-100
   int negative;      // softmax_scale is below 0
 };
-static_assert(sizeof(ForwardArgs) == 184, "the layout is part of the interface between two compilers");
+static_assert(sizeof(ForwardArgs) == 192, "the layout is part of the interface between two compilers");
 
 // X(type, head dim, mask)
 #define TURBO_ATTENTION_KERNELS(X) \

@@ -3,10 +3,10 @@
 // Attention forward, bf16 or fp16, not causal or causal (bottom-right), head dim 64 or 128.
 //
 //   s_ij  = scale q_i . k_j           visible: j < sk, and if causal j <= i + sk - sq
-//   lse_i = log(sum over visible j of exp(s_ij))
+//   lse_i = log(sum over visible j of exp(s_ij))                    in two numbers: the nearest float32, and the rest
 //   o_i   = sum over visible j of exp(s_ij - lse_i) v_j
 //
-//   q, out [batches, sq, heads, D]; k, v [batches, sk, heads / group, D]; lse [batches, heads, sq] float32
+//   q, out [batches, sq, heads, D]; k, v [batches, sk, heads / group, D]; lse, lse_low [batches, heads, sq] float32
 //
 // A query that sees no key has o = 0, lse = -inf. Sums, softmax and lse are float32; exp(s_ij - m_i) is rounded to the
 // element type for the second product, m_i a recent maximum of the row. Deterministic: keys in their order. Never run
@@ -75,7 +75,7 @@ TURBO_DEVICE vec<T, 8> round_positive(vec<float, 8> x) {
 // --- one wave --------------------------------------------------------------------------------------------------------
 
 // In units of log2: exp(x) = exp2(x log2(e)), and the factor is in args.scale.
-constexpr float kLn2 = 0.69314718056f;
+constexpr double kLn2 = 0.693147180559945309;
 // A maximum counts when it is larger by this: until then probabilities may reach 2^8, which float32 sums and 16-bit
 // operands hold as well as 1, and O is not touched.
 constexpr float kStale = 8.0f;
@@ -150,11 +150,17 @@ class Wave {
     }
   }
 
-  // Both halves of the wave: 1 / sum for O, and lse.
-  TURBO_METHOD void finish(global<float> *lse, int row, int rows) {
+  // Both halves of the wave: 1 / sum for O, and lse. Its second number keeps the logarithm of the sum beside large scores,
+  // whose rounding is larger: weights of exp(s - lse) alone would not sum to 1.
+  TURBO_METHOD void finish(global<float> *lse, global<float> *lse_low, int row, int rows) {
     const float mine = sum_[0] + sum_[1], total = mine + of_other_half(mine);
-    if (lane_index() < 32 && row < rows)
-      lse[row] = total == 0.0f ? -__builtin_inff() : kLn2 * (from_ + __builtin_log2f(total));
+    if (lane_index() < 32 && row < rows) {
+      const bool blind = total == 0.0f;
+      const double exact = blind ? 0.0 : kLn2 * (double(from_) + double(__builtin_log2f(total)));
+      const float nearest = float(exact);
+      lse[row] = blind ? -__builtin_inff() : nearest;
+      lse_low[row] = float(exact - double(nearest));
+    }
     const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
 #pragma unroll
     for (int d = 0; d < blocks; ++d) o_[d] *= inverse;
@@ -348,7 +354,8 @@ TURBO_DEVICE void forward(const ForwardArgs &args) {
     loop.run();
   }
   const int rows = least(args.sq - first, kWaveRows);
-  wave.finish(args.lse + at.batch * args.lse_batch + at.head * args.lse_head + first, lane_index(), rows);
+  const long long lse_row = at.batch * args.lse_batch + at.head * args.lse_head + first;
+  wave.finish(args.lse + lse_row, args.lse_low + lse_row, lane_index(), rows);
   auto *part = memory + wave_index() * kWaveRows * Layout<D>::row_bytes;
   wave.put(part);
   wait_lds();

@@ -20,15 +20,16 @@ using Tensor = std::pair<Address, std::array<int64_t, 3>>;
 turbo_attention_tensor tensor(const Tensor &x) { return {pointer(x.first), {x.second[0], x.second[1], x.second[2]}}; }
 
 int attention_forward(const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &out, Address lse,
-                      const std::array<int64_t, 2> &lse_strides, int64_t batches, int64_t sq, int64_t sk, int64_t heads,
-                      int64_t key_heads, int64_t head_dim, int dtype, float softmax_scale, bool causal, int device,
-                      Address stream) {
+                      Address lse_low, const std::array<int64_t, 2> &lse_strides, int64_t batches, int64_t sq,
+                      int64_t sk, int64_t heads, int64_t key_heads, int64_t head_dim, int dtype, float softmax_scale,
+                      bool causal, int device, Address stream) {
   turbo_attention_forward_args args{};
   args.q = tensor(q);
   args.k = tensor(k);
   args.v = tensor(v);
   args.out = tensor(out);
   args.lse = pointer<float>(lse);
+  args.lse_low = pointer<float>(lse_low);
   args.lse_strides[0] = lse_strides[0];
   args.lse_strides[1] = lse_strides[1];
   args.batches = batches;

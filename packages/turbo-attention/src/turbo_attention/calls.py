@@ -120,6 +120,7 @@ class BackwardCall(NamedTuple):
     """The gradients of ``forward``, whose result was ``out``, ``lse`` and ``lse_low``.
 
     Attributes:
+        lse, lse_low: contiguous.
         dout: of out's shape, any strides but the last is 1.
         dlse: of lse's shape, or None where lse has no gradient.
         deterministic: the same bits from run to run.

@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define TURBO_ATTENTION_ABI_VERSION 1
+#define TURBO_ATTENTION_ABI_VERSION 2
 TURBO_LIBRARY_FUNCTIONS(turbo_attention)
 
 /* A tensor [batches, rows, heads, head_dim], its last dimension adjacent. */
@@ -31,11 +31,12 @@ typedef struct {
   int64_t strides[3]; /* elements, of batch, row and head: multiples of 8, not negative; of a row at most 2**23 */
 } turbo_attention_tensor;
 
-/* out = softmax(softmax_scale q k^T) v and lse, the natural logarithm of the softmax's denominator. Causal: query i sees the
- * keys up to i + sk - sq. A query that sees no key has out 0 and lse -inf. */
+/* out = softmax(softmax_scale q k^T) v and lse + lse_low, the natural logarithm of the softmax's denominator: lse is the
+ * nearest float, lse_low what is left. Causal: query i sees the keys up to i + sk - sq. A query that sees no key has out 0,
+ * lse -inf and lse_low 0. */
 typedef struct {
   turbo_attention_tensor q, k, v, out;
-  float *lse;             /* [batches, heads, sq], the last dimension adjacent */
+  float *lse, *lse_low;   /* [batches, heads, sq], the last dimension adjacent */
   int64_t lse_strides[2]; /* of batch and head */
   int64_t batches, sq, sk;
   int64_t heads, key_heads; /* of q and out; of k and v: a divisor */

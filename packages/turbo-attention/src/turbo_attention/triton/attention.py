@@ -159,7 +159,8 @@ def plan_backward(
     if call.want_dbias and fwd.bias is not None:
         rows, columns = _padded(fwd.max_seqlen_q, tile.block_m), _padded(fwd.max_seqlen_k, tile.block_n)
         dbias = torch.empty((q.shape[0], common.heads, rows, columns), dtype=fwd.bias.dtype, device=q.device)
-    rows = {name: torch.empty_like(call.lse) for name in ("norm_high", "norm_low", "delta")}
+    delta = torch.empty(call.lse.shape, dtype=torch.float32, device=q.device)
+    rows = {"norm": delta.new_empty((*delta.shape, 2)), "delta": delta}
     wide = common.flags["WIDE"] or do.stride(1) >= WIDE_STRIDE or call.out.stride(1) >= WIDE_STRIDE
     common.flags["WIDE"] = wide
     launches = [_plan_delta(call, common, rows, wide)]

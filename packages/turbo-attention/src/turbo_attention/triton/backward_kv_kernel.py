@@ -9,8 +9,7 @@ any of its keys, BLOCK_M at a time, and recomputes p from q . k and lse (Dao et 
 run. dq has a kernel of its own, which costs two products more a tile; adding shares of dq from here into memory (TMA
 reduction on an H200, 2026-11-30) took 2.4 times as long as this kernel and 1.4 times as long as both.
 
-q, do: [sequences, heads, sq, D or DV] by strides; k, v: likewise with key heads; norm_high, norm_low and delta:
-`delta_kernel`.
+q, do: [sequences, heads, sq, D or DV] by strides; k, v: likewise with key heads; norm and delta: `delta_kernel`.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ __all__ = ["backward_kv_kernel"]
 
 @triton.jit
 def _walk(
-    dk_ND, dk_tail, dv_NV, k_ND, k_tail, v_NV, k, v, offset_k, offset_v, stride_ks, stride_vs, q, q_tail, do,
-    norm_high, norm_low, delta, dbias, offset_q, offset_do, stride_qs, stride_dos, width_q, width_do, end_q, end_do,
-    begin, end, again, stop, n0, j_N, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m, stride_bias_n,
-    stride_dbias_m, slope, seed, offset, head, threshold, keep_scale,
+    dk_ND, dk_tail, dv_NV, k_ND, k_tail, v_NV, k, v, offset_k, offset_v, stride_ks, stride_vs, q, q_tail, do, norm,
+    delta, dbias, offset_q, offset_do, stride_qs, stride_dos, width_q, width_do, end_q, end_do, begin, end, again,
+    stop, n0, j_N, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m, stride_bias_n, stride_dbias_m,
+    slope, seed, offset, head, threshold, keep_scale,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_M: tl.constexpr, MASKED: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
@@ -81,12 +80,12 @@ def _walk(
             if TAIL_D > 0:
                 raw = tl.dot(k_tail, q_tail_M.T, raw, input_precision="ieee")
         if MASK_ROWS:
-            high_M = tl.load(norm_high + i_M, mask=i_M < sq, other=float("inf"))
-            low_M = tl.load(norm_low + i_M, mask=i_M < sq, other=0.0)
+            high_M = tl.load(norm + i_M * 2, mask=i_M < sq, other=float("inf"))
+            low_M = tl.load(norm + i_M * 2 + 1, mask=i_M < sq, other=0.0)
             delta_M = tl.load(delta + i_M, mask=i_M < sq, other=0.0)
         else:
-            high_M = tl.load(norm_high + i_M)
-            low_M = tl.load(norm_low + i_M)
+            high_M = tl.load(norm + i_M * 2)
+            low_M = tl.load(norm + i_M * 2 + 1)
             delta_M = tl.load(delta + i_M)
         p, tanh = probabilities(
             raw, i, j, m, n0, high_M[None, :], low_M[None, :], sq, sk, shift, scale, softcap, bias, stride_bias_m,
@@ -127,7 +126,7 @@ def _walk(
 
 @triton.jit
 def backward_kv_kernel(
-    q, k, v, do, norm_high, norm_low, delta, q_tail, k_tail, bias, dbias, alibi_slopes, rng, cu_seqlens_q, cu_seqlens_k,
+    q, k, v, do, norm, delta, q_tail, k_tail, bias, dbias, alibi_slopes, rng, cu_seqlens_q, cu_seqlens_k,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
     stride_dob, stride_dos, stride_doh, dk, dv, stride_dkb, stride_dks, stride_dkh, stride_dvb, stride_dvs, stride_dvh,
     stride_lse_b, stride_lse_h, stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
@@ -228,7 +227,7 @@ def backward_kv_kernel(
         if HAS_RIGHT or HAS_LEFT or not EVEN_M or not EVEN_N or ONE_WALK:
             dk_ND, dk_tail, dv_NV = _walk(
                 dk_ND, dk_tail, dv_NV, k_ND, k_tail_N, v_NV, k, v, offset_k, offset_v, stride_ks, stride_vs, q, q_tail,
-                do, norm_high + row, norm_low + row, delta + row, dbias_head, offset_q, offset_do, stride_qs,
+                do, norm + row * 2, delta + row, dbias_head, offset_q, offset_do, stride_qs,
                 stride_dos, columns_q, columns_do, end_qk, end_v, low, full_low, full_high, high, n0, j_N, sq, sk,
                 shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n, stride_dbias_m, slope,
                 seed, offset, counter, threshold, keep_scale,
@@ -238,7 +237,7 @@ def backward_kv_kernel(
         if not ONE_WALK:
             dk_ND, dk_tail, dv_NV = _walk(
                 dk_ND, dk_tail, dv_NV, k_ND, k_tail_N, v_NV, k, v, offset_k, offset_v, stride_ks, stride_vs, q, q_tail,
-                do, norm_high + row, norm_low + row, delta + row, dbias_head, offset_q, offset_do, stride_qs,
+                do, norm + row * 2, delta + row, dbias_head, offset_q, offset_do, stride_qs,
                 stride_dos, columns_q, columns_do, end_qk, end_v, full_low, full_high, high, high, n0, j_N, sq, sk,
                 shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n, stride_dbias_m, slope,
                 seed, offset, counter, threshold, keep_scale,

@@ -37,14 +37,14 @@ __all__ = ["backward_q_kernel", "delta_kernel"]
 
 @triton.jit
 def delta_kernel(
-    out, do, dlse, lse, lse_low, delta, norm_high, norm_low, cu_seqlens_q,
+    out, do, dlse, lse, lse_low, delta, norm, cu_seqlens_q,
     stride_ob, stride_os, stride_oh, stride_dob, stride_dos, stride_doh, stride_lse_b, stride_lse_h,
     stride_dlse_b, stride_dlse_h, stride_dlse_s, heads, tiles, len_q, width_v: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_V: tl.constexpr, WIDE: tl.constexpr, ALIGN: tl.constexpr, NATURAL: tl.constexpr,
 ):  # fmt: skip
     """delta as above, and lse + lse_low as `stages.probabilities` subtracts it, +inf where a query sees nothing.
 
-    norm_high + norm_low is (lse + lse_low) log2(e); NATURAL: the first is lse, the second lse_low log2(e).
+    norm: [.., heads, sq, 2], two numbers whose sum is (lse + lse_low) log2(e); NATURAL: lse, and lse_low log2(e).
     out, do: [sequences, heads, sq, DV] by strides. The others: float32 [.., heads, sq], dlse by strides of its own.
     """
     if ALIGN > 1:
@@ -82,8 +82,8 @@ def delta_kernel(
     else:
         high_M, low_M = two_numbers((lse_M.to(tl.float64) + rest_M.to(tl.float64)) * LOG2E)
     tl.store(delta + at, sums, inside)
-    tl.store(norm_high + at, tl.where(blind, float("inf"), high_M), inside)
-    tl.store(norm_low + at, low_M, inside)
+    tl.store(norm + at * 2, tl.where(blind, float("inf"), high_M), inside)
+    tl.store(norm + at * 2 + 1, low_M, inside)
 
 
 @triton.jit
@@ -158,7 +158,7 @@ def _walk(
 
 @triton.jit
 def backward_q_kernel(
-    q, k, v, do, q_tail, k_tail, bias, alibi_slopes, rng, cu_seqlens_q, cu_seqlens_k, norm_high, norm_low, delta,
+    q, k, v, do, q_tail, k_tail, bias, alibi_slopes, rng, cu_seqlens_q, cu_seqlens_k, norm, delta,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
     stride_dob, stride_dos, stride_doh, dq, sink, dsink, stride_dqb, stride_dqs, stride_dqh, stride_lse_b, stride_lse_h,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n, stride_alibi_b, stride_alibi_h,
@@ -171,7 +171,7 @@ def backward_q_kernel(
 ):  # fmt: skip
     """The grid is one program a tile of queries; ``tiles`` a head. Order of arguments, tails: `forward_kernel`.
 
-    dsink: float32 of norm_high's layout; SUMS: as in `forward_kernel`, 0 where there is no sink.
+    dsink: float32 of delta's layout; SUMS: as in `forward_kernel`, 0 where there is no sink.
     """
     if not DESCRIPTOR:
         q_tail, k_tail = q, k
@@ -217,8 +217,8 @@ def backward_q_kernel(
     )  # fmt: skip
     i_M = m0 + tl.arange(0, BLOCK_M)
     at = batch.to(tl.int64) * stride_lse_b + head64 * stride_lse_h + first_q + i_M
-    high_M = tl.load(norm_high + at, mask=i_M < sq, other=float("inf"))
-    low_M = tl.load(norm_low + at, mask=i_M < sq, other=0.0)
+    high_M = tl.load(norm + at * 2, mask=i_M < sq, other=float("inf"))
+    low_M = tl.load(norm + at * 2 + 1, mask=i_M < sq, other=0.0)
     delta_M = tl.load(delta + at, mask=i_M < sq, other=0.0)
     bias_head, slope, seed, offset = bias, 0.0, 0, 0
     if HAS_BIAS:

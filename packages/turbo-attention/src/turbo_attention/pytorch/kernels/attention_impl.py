@@ -158,6 +158,12 @@ def _unit_stride(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
+def _outside(cu_seqlens: torch.Tensor, total: int) -> torch.Tensor:
+    """Which of ``total`` rows are no sequence's."""
+    rows = torch.arange(total, device=cu_seqlens.device)
+    return (rows < cu_seqlens[0]) | (rows >= cu_seqlens[-1])
+
+
 def run_forward(call: ForwardCall) -> AttentionResult:
     """Compute ``call`` on the backend chosen for it; without scores to compute no backend is asked."""
     if call.q.numel() and call.k.numel() and call.v.numel() and call.max_seqlen_q and call.max_seqlen_k:
@@ -168,6 +174,8 @@ def run_forward(call: ForwardCall) -> AttentionResult:
     lse = q.new_full((q.shape[0], heads, q.shape[1]), -torch.inf, dtype=torch.float32)
     if call.sink is not None:  # the denominator is the sink alone
         lse.copy_(call.sink[None, :, None].expand_as(lse))
+        if call.cu_seqlens_q is not None:
+            lse.masked_fill_(_outside(call.cu_seqlens_q, q.shape[1]), -torch.inf)
     return AttentionResult(empty_like_rows(q, call.v.shape[3]).zero_(), lse, torch.zeros_like(lse))
 
 
@@ -177,13 +185,18 @@ def run_backward(call: BackwardCall) -> AttentionGradients:
     q, k, v = forward.q, forward.k, forward.v
     if q.numel() and k.numel() and v.numel() and forward.max_seqlen_q and forward.max_seqlen_k:
         forward = forward._replace(q=_unit_stride(q), k=_unit_stride(k), v=_unit_stride(v))
-        result: Any = AttentionDispatcher.dispatch(call._replace(forward=forward, dout=_unit_stride(call.dout)))
+        lse, lse_low = call.lse.contiguous(), call.lse_low.contiguous()
+        call = call._replace(forward=forward, lse=lse, lse_low=lse_low, dout=_unit_stride(call.dout))
+        result: Any = AttentionDispatcher.dispatch(call)
         return result
     dsink = None
     if forward.sink is not None:
         dsink = torch.zeros_like(forward.sink)
         if call.dlse is not None:
-            dsink += call.dlse.sum((0, 2))
+            dlse = call.dlse
+            if forward.cu_seqlens_q is not None:
+                dlse = dlse.masked_fill(_outside(forward.cu_seqlens_q, q.shape[1]), 0.0)
+            dsink += dlse.sum((0, 2))
     bias = forward.bias
     return AttentionGradients(
         *(empty_like_rows(tensor, tensor.shape[3]).zero_() for tensor in (q, k, v)),

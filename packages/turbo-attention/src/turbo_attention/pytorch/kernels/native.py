@@ -77,11 +77,11 @@ def _why_not_size(call: ForwardCall) -> str | None:
 
 
 def forward(call: ForwardCall) -> AttentionResult:
-    """out and lse of a call that `why_not` accepts."""
+    """The attention of a call that `why_not` accepts."""
     q, k, v = (_readable(tensor) for tensor in (call.q, call.k, call.v))
     B, sq, heads, D = q.shape
     out = empty_like_rows(call.q, D)
-    lse = torch.empty((B, heads, sq), dtype=torch.float32, device=q.device)
+    lse, lse_low = (torch.empty((B, heads, sq), dtype=torch.float32, device=q.device) for _ in range(2))
     index, stream = _library.where(q)
     status = _library.extension.attention_forward(
         _argument(q),
@@ -89,6 +89,7 @@ def forward(call: ForwardCall) -> AttentionResult:
         _argument(v),
         _argument(out),
         lse.data_ptr(),
+        lse_low.data_ptr(),
         lse.stride()[:2],
         B,
         sq,
@@ -103,7 +104,7 @@ def forward(call: ForwardCall) -> AttentionResult:
         stream,
     )
     _library.check(status)
-    return AttentionResult(out, lse)
+    return AttentionResult(out, lse, lse_low)
 
 
 def _strides(tensor: torch.Tensor) -> tuple[int, int, int]:

@@ -122,7 +122,9 @@ def run_backward(call: SparseBackward) -> SparseGradients:
         forward = forward._replace(
             q=_unit_stride(forward.q), kv=_unit_stride(forward.kv), indices=forward.indices.contiguous()
         )
-        result: Any = SparseMlaDispatcher.dispatch(call._replace(forward=forward, dout=_unit_stride(call.dout)))
+        lse, lse_low = call.lse.contiguous(), call.lse_low.contiguous()
+        call = call._replace(forward=forward, lse=lse, lse_low=lse_low, dout=_unit_stride(call.dout))
+        result: Any = SparseMlaDispatcher.dispatch(call)
         return result
     dsink = None
     if forward.sink is not None:

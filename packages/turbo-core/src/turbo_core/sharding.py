@@ -230,33 +230,15 @@ def _piece(name: str, tensor: Any, chosen: list[tuple[Rule, int]]) -> Any:
             gradient.append(Shard(dim))
         else:
             placements.append(Replicate())
-            gradient.append(Partial() if rule.inputs and name not in rule.shared else Replicate())
+            gradient.append(Partial() if rule.inputs else Replicate())
             share *= parts if name in rule.shared else 1
     # of a parameter the gradient has the parameter's own placements: optimizers read it many times
     if list(tensor.placements) != placements or (placements != gradient and isinstance(tensor, torch.nn.Parameter)):
         tensor = tensor.redistribute(placements=placements)
     piece = tensor.to_local(grad_placements=gradient)
-    return piece if share == 1 else _share_function().apply(piece, share)
-
-
-@functools.cache
-def _share_function() -> Any:
-    import torch
-
-    class Share(torch.autograd.Function):  # type: ignore[misc, name-defined]
-        """x / parts, for a sum over as many ranks; the gradient is that of the sum."""
-
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor, parts: int) -> torch.Tensor:
-            ctx.dtype = x.dtype
-            exact = parts & (parts - 1) == 0
-            return (x if exact else x.float()) / parts
-
-        @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-            return gradient.to(ctx.dtype), None
-
-    return Share
+    if share == 1:
+        return piece
+    return (piece if share & (share - 1) == 0 else piece.float()) / share
 
 
 def _groups(mesh: Any, chosen: list[tuple[Rule, int]], names: list[str]) -> dict[str, tuple[str, ...]]:

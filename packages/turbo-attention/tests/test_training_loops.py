@@ -9,6 +9,7 @@ import itertools
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import turbo_attention as ta
@@ -432,3 +433,22 @@ def test_meta(name):
         for one, other in zip(got, wanted, strict=True):
             assert one.device.type == "meta" and one.dtype is other.dtype
             assert one.shape == other.shape and one.stride() == other.stride()
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_fake_tensors(name, kind):
+    """Shapes and strides without memory, on a device that need not be here."""
+    real = [leaf.detach() for leaf in inputs(torch.device("cpu"))]
+    wanted = FUNCTIONS[name](*real, return_lse=True)
+    with FakeTensorMode():
+        q, k, v, sink = (torch.empty(leaf.shape, device=kind) for leaf in real)
+        starts = torch.empty(len(STARTS), dtype=torch.int32, device=kind)
+        slots = torch.empty(S, 3, dtype=torch.int32, device=kind)
+        if name == "ragged":
+            got = ta.flash_attn_varlen_func(q[0], k[0], v[0], starts, starts, 4, 4, sink=sink, return_lse=True)
+        elif name == "sparse":
+            got = ta.sparse_mla_func(q[0], k[0, :, :1], slots, sink, RANK, return_lse=True)
+        else:
+            got = FUNCTIONS[name](q, k, v, sink, return_lse=True)
+    for one, other in zip(got, wanted, strict=True):
+        assert one.device.type == kind and one.shape == other.shape and one.stride() == other.stride()

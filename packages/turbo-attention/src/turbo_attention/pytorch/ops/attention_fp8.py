@@ -76,7 +76,9 @@ def _attention_fp8(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *arguments
 
 def _attention_fp8_fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[torch.Tensor, ...]:
     rows = [tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in (q, k, v)]
-    dtype = fp8_dtype(Format.E4M3, None if q.device.type == "meta" else q.device)  # meta stands for this machine
+    # tensors on meta, and fake ones of a device that is not here, stand for this machine
+    here = q.device.type == "cpu" or (q.device.type == "cuda" and torch.cuda.is_available())
+    dtype = fp8_dtype(Format.E4M3, q.device if here else None)
     return (
         empty_like_rows(rows[0], v.shape[3]),
         *(q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32) for _ in range(2)),

@@ -155,9 +155,8 @@ def sparse_mla_func(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """o = softmax(scale q kv_r^T) kv_r[:kv_lora_rank] over the rows r that each token names; one latent for all heads.
 
-    Differentiable once in q, kv, attn_sink, and by way of lse. Under torch.autocast q and kv are cast to its dtype; else
-    they share one. Gradients are bit-equal from run to run: those of kv are
-    summed in a fixed order.
+    Differentiable once in q, kv, attn_sink, and by way of lse. Under torch.autocast q and kv are cast to its dtype;
+    else they share one. Gradients are bit-equal from run to run: those of kv are summed in a fixed order.
 
     Args:
         q: [T,H,D], bfloat16, float16 or float32: latent columns first, then rotary ones, all of which count.

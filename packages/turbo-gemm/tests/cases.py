@@ -36,6 +36,14 @@ CPU = (
 # Zero-size dimensions: K = 0 gives zeros (or the bias).
 EMPTY = ((0, 16, 16), (16, 0, 16), (16, 16, 0), (0, 0, 16), (0, 16, 0), (1, 1, 0))
 
+# One dimension at a time one short of and one past an edge: of the tiles that a CPU gets, and of scale blocks.
+EDGES = tuple(
+    tuple(size if dim == where else 16 for where in range(3))
+    for dim in range(3)
+    for edge in (32, 64, 128)
+    for size in (edge - 1, edge + 1)
+)
+
 # Sub-views with an odd storage offset: (M, N, K, trans_a, trans_b).
 MISALIGNED = (
     (256, 256, 256, False, False),

@@ -38,3 +38,15 @@ def quant_backend(request, device):
             pytest.skip("backend TRITON has no quantised kernels yet")
     GlobalBackendManager.set_gemm_backend(request.param)
     return BackendType[request.param]
+
+
+@pytest.fixture(params=["default", "TRITON", "TORCH"])
+def serving(request, device):
+    """What serves any product in turn: the default with its fallbacks, then the backends that take every call."""
+    if request.param == "default":
+        if device.type == "cpu":
+            pytest.skip("the default on a CPU is TORCH")
+        return
+    if request.param == "TRITON" and (reason := why_no_triton(device)):
+        pytest.skip(f"backend TRITON: {reason}")
+    GlobalBackendManager.set_gemm_backend(request.param)

@@ -62,6 +62,14 @@ def test_forward_and_gradients(backend, device, dtype, trans_a, trans_b):
     check(a, b, trans_a, trans_b, grad_out)
 
 
+@pytest.mark.parametrize(("trans_a", "trans_b"), [(False, True), (True, False)])
+def test_one_past_an_edge(backend, device, trans_a, trans_b):
+    for m, n, k in CASES.EDGES:
+        a, b, bias, grad_out = operands(m, n, k, trans_a, trans_b, torch.float32, device)
+        with poisoned_empty():
+            check(a, b, trans_a, trans_b, grad_out, bias=bias)
+
+
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 5, 7), (5, 0, 7), (5, 7, 0), (0, 0, 7), (0, 5, 0), (0, 0, 0)])
 @pytest.mark.parametrize(("trans_a", "trans_b"), LAYOUTS)
 def test_zero_sizes(backend, device, m, n, k, trans_a, trans_b, poisoned_allocations):

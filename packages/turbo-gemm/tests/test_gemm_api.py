@@ -204,6 +204,29 @@ def test_tuning_key_holds_all_that_changes_the_answer(other):
     assert GemmDispatcher.make_key(other(base_call())) != GemmDispatcher.make_key(base_call())
 
 
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+
+
+@pytest.mark.parametrize("field", GemmCall._fields)
+def test_every_field_is_in_the_key(field):
+    """Each dtype of each tensor, too. The role tells the parts of an op apart, not what runs."""
+    full = base_call()._replace(bias=torch.ones(8), out=torch.ones(4, 8))
+    others = {
+        "trans_a": [full._replace(trans_a=True)],
+        "trans_b": [full._replace(trans_b=False)],
+        "out_dtype": [full._replace(out_dtype=dtype) for dtype in DTYPES],
+        "role": [full._replace(role=role) for role in ("forward", "dgrad")],
+    }
+    for name in ("a", "b"):
+        others[name] = [full._replace(**{name: getattr(full, name).to(dtype)}) for dtype in DTYPES]
+    others["bias"] = [full._replace(bias=full.bias.to(dtype)) for dtype in DTYPES] + [full._replace(bias=None)]
+    # the dtype of out is out_dtype
+    others["out"] = [full, full._replace(out=None), full._replace(out=torch.ones(8, 4).t())]
+    calls = [full, *others[field]] if field in ("trans_a", "trans_b") else others[field]
+    keys = {GemmDispatcher.make_key(call) for call in calls}
+    assert len(keys) == (1 if field == "role" else len(calls))
+
+
 @pytest.mark.usefixtures("plain_cpu")
 def test_tuning_key_holds_the_architecture():
     keys = [GemmDispatcher.make_key(base_call())]

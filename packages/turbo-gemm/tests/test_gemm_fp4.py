@@ -75,6 +75,15 @@ def test_forward_and_gradients(quant_backend, device, config, trans_a, trans_b):
             check(a, b, trans_a, trans_b, grad_out, config, bias, snr=min(m, n, k) > 16)
 
 
+def test_one_past_an_edge(quant_backend, device):
+    if quant_backend is BackendType.HIPBLASLT:
+        pytest.skip("torch multiplies MXFP4 on gfx950 only")
+    for m, n, k in CASES.EDGES[1::2] + CASES.EDGES[::6]:
+        a, b, bias, grad_out = operands(m, n, k, False, True, BF16, device)
+        with poisoned_empty():
+            check(a, b, False, True, grad_out, Float4QuantConfig(), bias, snr=False)
+
+
 @pytest.mark.parametrize("dtype", [FP16, FP32], ids=str)
 def test_other_dtypes(device, dtype):
     a, b, bias, grad_out = operands(70, 90, 130, False, True, dtype, device)

@@ -77,6 +77,16 @@ def check(a, b, trans_a, trans_b, grad_out, config, *, bias=None, out_dtype=None
         assert_close(gradients[2], grad_out.double().sum(0), dtype=bias.dtype, what="dbias")
 
 
+@pytest.mark.parametrize("config", GRANULARITIES)
+def test_one_past_an_edge(quant_backend, device, config):
+    if quant_backend is BackendType.HIPBLASLT:
+        pytest.skip("backend HIPBLASLT takes multiples of 16")
+    for m, n, k in CASES.EDGES[1::2] + CASES.EDGES[::6]:
+        a, b, bias, grad_out = operands(m, n, k, False, True, BF16, device)
+        with poisoned_empty():
+            check(a, b, False, True, grad_out, FP8_CONFIGS[config], bias=bias)
+
+
 @pytest.mark.parametrize(("trans_a", "trans_b"), LAYOUTS)
 @pytest.mark.parametrize("config", FP8_CONFIGS.values(), ids=FP8_CONFIGS)
 def test_forward_and_gradients(quant_backend, device, config, trans_a, trans_b):
@@ -242,12 +252,13 @@ def test_one_tensor_on_both_sides(device, config):
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_autocast(device, enabled):
-    """Operands are quantised as they are; what autocast chooses is the dtype of C."""
+    """Operands are cast to autocast's dtype before they are quantised, as those of any product."""
     a, b, bias, _ = operands(8, 16, 32, False, True, FP32, device)
-    plain = turbo_gemm.gemm_fp8(a, b, trans_b=True, bias=bias)
+    dtype = BF16 if enabled else FP32
+    plain = turbo_gemm.gemm_fp8(a.detach().to(dtype), b.detach().to(dtype), trans_b=True, bias=bias.detach())
     with torch.autocast(device.type, BF16, enabled=enabled):
         out = turbo_gemm.gemm_fp8(a, b, trans_b=True, bias=bias)
-    assert out.dtype is (BF16 if enabled else FP32)
-    assert_close(out, plain.double())
+    assert out.dtype is dtype
+    assert torch.equal(out, plain)
     out.float().sum().backward()
     assert a.grad.dtype is b.grad.dtype is bias.grad.dtype is FP32

@@ -80,7 +80,7 @@ WAYS = {
 }
 
 
-@pytest.mark.usefixtures("quant_backend")
+@pytest.mark.usefixtures("serving")
 @pytest.mark.parametrize("name", NAMES)
 def test_checkpointed(device, name):
     """Field case: the default checkpoint raised, since a backward unpacked its saved tensors twice."""
@@ -149,7 +149,7 @@ def test_save_on_cpu(device, name):
 # --- autocast -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("quant_backend")
+@pytest.mark.usefixtures("serving")
 @pytest.mark.parametrize("cast_to", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_autocast_is_the_call_in_16_bits(device, name, cast_to):
@@ -169,7 +169,7 @@ def test_autocast_is_the_call_in_16_bits(device, name, cast_to):
             assert_same(gradients, [exact.to(leaf.dtype) for leaf, exact in zip(inputs, expected)])
 
 
-@pytest.mark.usefixtures("quant_backend")
+@pytest.mark.usefixtures("serving")
 @pytest.mark.parametrize("name", NAMES)
 def test_float32_results_are_not_rounded_inside_autocast(device, name):
     """Field case: out_dtype=float32 under autocast came from products rounded to 16 bits, forward and backward."""
@@ -216,7 +216,7 @@ def test_explain_tells_what_runs_under_autocast(device, name, capsys):
 # --- which inputs need gradients ------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("quant_backend")
+@pytest.mark.usefixtures("serving")
 @pytest.mark.parametrize("needed", list(itertools.product((True, False), repeat=3))[:-1], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_choice_of_frozen_inputs(device, name, needed):
@@ -253,10 +253,10 @@ def test_frozen_inputs_compiled(device, name, needed):
 # --- strides of the bias, zero sizes --------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("quant_backend")
+@pytest.mark.usefixtures("serving")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("how", ["every third", "expanded", "offset by one"])
-@pytest.mark.parametrize("name", ["gemm", "rowwise-hybrid", "mx-hybrid", "mxfp4"])
+@pytest.mark.parametrize("name", ["gemm", "tensorwise-e4m3", "rowwise-hybrid", "mx-hybrid", "mxfp4"])
 def test_bias_in_any_memory(device, name, how, dtype):
     x, w, _ = (t.detach() for t in leaves(device))
     storage = torch.randn(3 * 48 + 1, device=device).to(dtype).requires_grad_()

@@ -53,7 +53,7 @@ def case(request, device):
     return request.param, loss, (x, w, bias), torch.autograd.grad(loss(*leaves), leaves)
 
 
-@pytest.mark.usefixtures("quant_backend")
+@pytest.mark.usefixtures("serving")
 def test_func_grad(case):
     name, loss, leaves, expected = case
     for got, want in zip(torch.func.grad(loss, (0, 1, 2))(*leaves), expected):
@@ -106,7 +106,7 @@ def test_vmap_of_grad_and_grad_of_vmap(case):
     assert_close(together, sum(alone).double(), rtol=1e-6, atol=1e-4)
 
 
-@pytest.mark.usefixtures("backend")
+@pytest.mark.usefixtures("serving")
 @pytest.mark.parametrize("needed", [(True, False, False), (False, True, False), (False, False, True), (True,) * 3])
 @pytest.mark.parametrize(("trans_a", "trans_b"), LAYOUTS)
 def test_second_derivatives_of_gemm(device, trans_a, trans_b, needed):

@@ -54,7 +54,7 @@ def case(request, device):
     return request.param, x, w, dx, dw
 
 
-@pytest.mark.usefixtures("quant_backend")
+@pytest.mark.usefixtures("serving")
 def test_a_gradient_of_x_alone_adds_nothing(case):
     """Field case: autograd.grad with respect to x, then the backward; main_grad held the gradient twice."""
     name, x, w, dx, dw = case

@@ -18,6 +18,7 @@ from turbo_core import (
 )
 from turbo_core.explain import explain_calls
 from turbo_core.low_precision import Float4QuantConfig, Float8QuantConfig, Format, ScalingGranularity
+from turbo_gemm.pytorch.kernels.quant_gemm_call import QuantGemmCall
 from turbo_gemm.pytorch.kernels.quant_gemm_impl import GemmFp4Dispatcher, GemmFp8Dispatcher
 from turbo_gemm.pytorch.ops.gemm_fp4 import GEMM_FP4
 from turbo_gemm.pytorch.ops.gemm_fp8 import GEMM_FP8
@@ -158,6 +159,27 @@ def test_opcheck(device, executed, config, trans_a, trans_b):
         m, n, _ = call.sizes()
         accumulate = getattr(torch.ops.turbo_gemm, f"{name}_accumulate").default
         torch.library.opcheck(accumulate, (torch.zeros(m, n, device=device), *four, *kind), test_utils=OPCHECKS)
+
+
+@pytest.mark.parametrize(("trans_a", "trans_b"), [(False, False), (False, True), (True, False), (True, True)])
+def test_only_the_gradient_is_rounded_at_random(executed, trans_a, trans_b):
+    """Both copies of a and b are the same for every seed; both copies of the gradient are not."""
+    torch.manual_seed(0)
+    a = torch.randn((32, 16) if trans_a else (16, 32), requires_grad=True)
+    b = torch.randn((48, 32) if trans_b else (32, 48), requires_grad=True)
+    grad_out = torch.randn(16, 48)
+    runs = []
+    for seed in (1, 2):
+        executed.clear()
+        torch.manual_seed(seed)
+        multiply(a, b, CONFIGS["mxfp4-sr"], trans_a, trans_b).backward(grad_out)
+        runs.append({call.role: call for call in executed})
+    # in which operand the gradient is: dA, or its transpose, and likewise dB
+    gradient = {"forward": (), "dgrad": ("b",) if trans_a else ("a",), "wgrad": ("a",) if trans_b else ("b",)}
+    for role, random in gradient.items():
+        for name in ("a", "b"):
+            one, other = (raw(getattr(run[role], name)) for run in runs)
+            assert torch.equal(one, other) is (name not in random), f"{name} of {role}"
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -327,6 +349,34 @@ def base():
 def test_tuning_key_holds_all_that_changes_the_answer(other):
     assert base().key() == base().key()
     assert other(base()).key() != base().key()
+
+
+FP8_TYPES = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
+FLOATS = [torch.bfloat16, torch.float16, torch.float32]
+
+
+@pytest.mark.parametrize("field", QuantGemmCall._fields)
+def test_every_field_is_in_the_key(field):
+    """Each dtype of each tensor, too. The role tells the parts of an op apart, not what runs."""
+    full = base()._replace(bias=torch.ones(48), out=torch.ones(16, 48))
+    value = getattr(full, field)
+    if field in ("a", "b"):
+        others = [value.view(dtype) for dtype in FP8_TYPES]
+    elif field in ("a_scale_inv", "b_scale_inv"):
+        others = [value, value.double(), torch.ones(3, 3)]
+    elif field == "bias":
+        others = [None, *(value.to(dtype) for dtype in FLOATS)]
+    elif field == "out":  # its dtype is out_dtype
+        others = [None, value, torch.ones(48, 16).t()]
+    else:
+        others = {
+            "out_dtype": FLOATS,
+            "granularity": list(ScalingGranularity)[:3],
+            "block_size": [64, 128],
+            "role": ["forward", "dgrad"],
+        }.get(field, [True, False])
+    keys = {full._replace(**{field: other}).key() for other in others}
+    assert len(keys) == (1 if field == "role" else len(others))
 
 
 def test_tuning_key_holds_the_architecture():

@@ -144,6 +144,28 @@ def test_a_single_row_and_an_odd_offset(monkeypatch):
     assert seen[0][1].data_ptr() % 16 == 0
 
 
+@pytest.mark.parametrize("granularity", [ScalingGranularity.TENSORWISE, ScalingGranularity.ROWWISE])
+def test_scales_and_bias_begin_on_16_bytes(monkeypatch, granularity):
+    """Field case: one of several scales in a tensor, which cuBLASLt refuses at any address but an aligned one."""
+    seen = []
+
+    def product(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum):
+        seen.extend((scale_a, scale_b, bias))
+        return (a.float() * scale_a) @ (b.float() * scale_b) + bias
+
+    monkeypatch.setattr(torch, "_scaled_mm", product)
+    call = tensorwise(False, True, bias=torch.randn(65).bfloat16()[1:])
+    if granularity is ScalingGranularity.TENSORWISE:
+        scales = torch.rand(3)[1], torch.rand(3)[2]
+    else:
+        scales = torch.rand(49, 1)[1:], torch.rand(65, 1)[1:]
+    call = call._replace(granularity=granularity, a_scale_inv=scales[0], b_scale_inv=scales[1])
+    assert_close(ScaledMmBackend.execute(call), quant_gemm_reference(call).double(), dtype=BF16)
+    for tensor in seen:
+        assert tensor.is_contiguous()
+        assert tensor.data_ptr() % 16 == 0
+
+
 @pytest.mark.parametrize("out_dtype", [BF16, FP32], ids=str)
 def test_bias_and_accumulation(out_dtype):
     call = tensorwise(False, True, bias=torch.randn(64), out_dtype=out_dtype)

@@ -64,7 +64,7 @@ class ScaledMmBackend(KernelBackend):
         b_KN = call.b.t() if call.trans_b else call.b
         out_dtype = call.out_dtype if call.out is None else torch.float32
         separate = call.bias is not None and out_dtype is torch.float32
-        bias = None if call.bias is None or separate else call.bias.to(out_dtype)
+        bias = None if call.bias is None or separate else _aligned(call.bias.to(out_dtype).contiguous())
         scaled_mm: Any = torch._scaled_mm
         result: torch.Tensor = scaled_mm(
             _row_major(a_MK),
@@ -80,24 +80,27 @@ class ScaledMmBackend(KernelBackend):
         return result if call.out is None else call.out.add_(result)
 
 
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """x beginning on 16 bytes, as the BLAS wants payloads, scales and a bias."""
+    return x.clone() if x.data_ptr() % _ALIGNMENT else x
+
+
 def _row_major(x: torch.Tensor) -> torch.Tensor:
     """x as the BLAS reads it: rows one after another, beginning on 16 bytes.
 
     Of a single row torch calls any strides contiguous, while its BLAS tells the layout by them.
     """
-    x = x.contiguous()
-    if x.data_ptr() % _ALIGNMENT:
-        x = x.clone()
+    x = _aligned(x.contiguous())
     return x.as_strided(x.shape, (x.shape[1], 1))
 
 
 def _scale(call: QuantGemmCall, scale_inv: torch.Tensor, transposed: bool, rows: int) -> torch.Tensor:
     if call.granularity is ScalingGranularity.TENSORWISE:
-        return scale_inv
+        return _aligned(scale_inv)
     if call.is_mx():
         padded = torch.nn.functional.pad(scale_inv.view(torch.uint8), (0, 0, 0, -rows % _SCALE_ROWS))
         return padded.contiguous().view(torch.float8_e8m0fnu)
-    return (scale_inv.t() if transposed else scale_inv).contiguous()
+    return _aligned((scale_inv.t() if transposed else scale_inv).contiguous())
 
 
 def _why_not_types(call: QuantGemmCall) -> str | None:

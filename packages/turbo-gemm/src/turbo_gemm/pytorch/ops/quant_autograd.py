@@ -186,9 +186,12 @@ class _QuantisedProductTransformed(torch.autograd.Function):
         ctx.save_for_backward(a, b, *_kept(settings, tuple(parts)))
         ctx.settings, ctx.dtypes = settings, (a.dtype, b.dtype, None if bias is None else bias.dtype)
         ctx.weight = None
+        ctx.set_materialize_grads(False)  # torch cannot write the zero tangents of FP4 payloads
 
     @staticmethod
-    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_out: torch.Tensor | None) -> tuple[Any, ...]:
+        if grad_out is None:
+            return (None,) * 13
         a, b, *kept = ctx.saved_tensors
         need_a, need_b, need_bias = ctx.needs_input_grad[:3]
         found = _gradients(ctx, grad_out.detach(), tuple(kept), need_a, need_b)

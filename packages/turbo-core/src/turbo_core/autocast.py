@@ -27,8 +27,8 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
     """
     import torch  # by its name: torch.compile traces this function, and would not follow a search for the module
 
-    kind = device.type
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+    kind = device.type  # `torch.amp.is_autocast_available` cannot be traced before torch 2.13
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
         return None
     return torch.get_autocast_dtype(kind)
 

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from turbo_core import arch_facts, launch  # noqa: E402
 from turbo_core.bounded import BoundedDict  # noqa: E402
-from turbo_core.launch import ALL, Launch, without_buffers  # noqa: E402
+from turbo_core.launch import ALL, Launch, fits_buffers, power_of_two, without_buffers  # noqa: E402
 
 
 def test_positions_are_the_kernels():
@@ -29,6 +29,83 @@ def test_positions_are_the_kernels():
 
 
 POINTER_RANGE = ["tt.pointer_range", 32]
+DIVISIBLE = ["tt.divisibility", 16]
+FP8 = {"e4m3fn": "fp8e4nv", "e5m2": "fp8e5", "e4m3fnuz": "fp8e4b8", "e5m2fnuz": "fp8e5b16"}
+
+
+@pytest.mark.parametrize(
+    "dtype, name",
+    [
+        ("bfloat16", "bf16"),
+        *((f"float{bits}", f"fp{bits}") for bits in (16, 32)),
+        *((f"int{bits}", f"i{bits}") for bits in (8, 16, 32, 64)),
+        ("uint8", "u8"),
+        *((f"float8_{torch_name}", triton_name) for torch_name, triton_name in FP8.items()),
+    ],
+)
+def test_pointers_have_tritons_names(dtype, name):
+    x = torch.empty(4, dtype=getattr(torch, dtype), device="meta")
+    assert Launch(SimpleNamespace(arg_names=["x"]), (1,), dict(x=x), {}).signature().types == {"x": f"*{name}"}
+
+
+@pytest.mark.parametrize(
+    "value, kind, known",
+    [
+        (0, "i32", True),
+        (15, "i32", False),
+        (16, "i32", True),
+        (17, "i32", False),
+        (2**31 - 1, "i32", False),
+        (2**31, "i64", True),
+        (-(2**31), "i32", True),
+        (-(2**31) - 1, "i64", False),
+        (1.0, "fp32", False),
+        (16.0, "fp32", False),
+        (1, "constexpr", False),
+        (None, "constexpr", False),
+    ],
+)
+def test_the_compiler_is_told_of_sizes_and_multiples_of_16(value, kind, known):
+    signature = Launch(SimpleNamespace(arg_names=["n"]), (1,), dict(n=value), {}).signature()
+    assert signature.types == {"n": kind}
+    assert signature.constants == ({"n": value} if kind == "constexpr" else {})
+    assert signature.attributes == ({(0,): [DIVISIBLE]} if known else {})
+
+
+@pytest.mark.parametrize("offset, aligned", [(0, True), (1, False), (2, False), (4, True), (6, False)])
+def test_the_compiler_is_told_which_tensors_are_aligned(offset, aligned):
+    x = torch.empty(64)[offset:]
+    assert x.data_ptr() % 16 == (offset * 4) % 16
+    attributes = Launch(SimpleNamespace(arg_names=["x"]), (1,), dict(x=x), {}).signature().attributes
+    assert attributes == {(0,): [DIVISIBLE, POINTER_RANGE] if aligned else [POINTER_RANGE]}
+
+
+@pytest.mark.parametrize("size, fits", [(2**31 - 1, True), (2**31, False), (100, True)])
+def test_buffer_instructions_reach_2_gib(size, fits):
+    memory = torch.empty(size, dtype=torch.uint8, device="meta")
+    assert fits_buffers(memory) is fits
+    assert fits_buffers(memory[:1]) is fits, "the whole memory counts, as to Triton"
+
+
+def test_powers_of_two():
+    assert [power_of_two(n) for n in (0, 1, 2, 3, 4, 5, 8, 9, 1000)] == [1, 1, 2, 4, 4, 8, 8, 16, 1024]
+
+
+@pytest.mark.parametrize("grid, whole", [((7,), (7, 1, 1)), ((7, 2), (7, 2, 1)), ((7, 2, 3), (7, 2, 3))])
+def test_a_grid_has_three_axes(grid, whole):
+    assert Launch(_Kernel(), grid, {}, {}).whole_grid() == whole
+
+
+@pytest.mark.parametrize(
+    "device, current, entered",
+    [("cuda:1", 0, True), ("cuda:1", 1, False), ("cuda:0", 1, True), ("cpu", 0, False), ("meta", 0, False)],
+)
+def test_the_device_of_the_tensors_is_made_the_current_one(monkeypatch, device, current, entered):
+    inside = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext(inside.append(device)))
+    with launch.on_device(torch.device(device)):
+        assert inside == ([torch.device(device)] if entered else [])
 
 
 @pytest.mark.parametrize("unbuffered, reached", [((), {0}), (("x",), set()), (("huge",), {0}), (ALL, set())])
@@ -77,6 +154,28 @@ class _Compiled:
 
     def __getitem__(self, grid):
         return lambda *arguments: self.started.append((grid, arguments))
+
+
+def test_options_of_a_launch_win_over_those_of_every_launch():
+    """On a CPU, where each launch is searched anew: nothing is kept of a simulator that may be switched off."""
+    kernel, given = _Kernel(), []
+    search = _Kernel.__getitem__
+
+    class Noting(_Kernel):
+        def __getitem__(self, grid):
+            return lambda **arguments: (given.append((grid, arguments)), search(kernel, grid)(**arguments))[1]
+
+    for options in ({}, {"enable_fp_fusion": False, "num_warps": 8}):
+        assert Launch(Noting(), (3,), dict(n=1), dict(BLOCK=2), options).run(torch.device("cpu")) is None
+    assert given == [
+        ((3,), dict(n=1, BLOCK=2, enable_fp_fusion=True)),
+        ((3,), dict(n=1, BLOCK=2, enable_fp_fusion=False, num_warps=8)),
+    ]
+    assert len(kernel.compiled) == 2
+    noting = Noting()
+    for _ in range(2):
+        Launch(noting, (3,), dict(n=1), dict(BLOCK=2)).run(torch.device("cpu"))
+    assert len(kernel.compiled) == 4
 
 
 @pytest.fixture
@@ -129,14 +228,45 @@ def test_what_triton_tells_apart_is_another_compilation(started, change):
     assert [len(compiled.started) for compiled in kernel.compiled] == [1, 1]
 
 
-def test_descriptors_are_told_apart_by_type_and_block(started):
-    def descriptor(dtype, block):
-        return SimpleNamespace(base=torch.empty(64, dtype=dtype), block_shape=block, padding="zero")
+def test_numbers_are_told_apart_as_triton_does(started):
+    """Each pair of these is another compilation; 1 and True are equal to Python."""
+    kernel, x = _Kernel(), torch.empty(64)
+    values = [1, True, 0, 3, 0.5, None, 2**31, 2**31 + 1, 2**62, 2**63, 2**63 + 1, -(2**31) - 1, x, x[1:], x.int()]
+    for value in values * 2:
+        started(kernel, (1,), dict(n=value), {})
+    alike = {8: 6, 11: 7}  # 2**62 as 2**31, -(2**31) - 1 as 2**31 + 1
+    assert len(kernel.compiled) == len(values) - len(alike)
+    assert sum(len(compiled.started) for compiled in kernel.compiled) == 2 * len(values) - len(kernel.compiled)
 
+
+@pytest.mark.parametrize("like", [dict(n=48), dict(x=torch.empty(64)[4:]), dict(n=2**31 - 16), dict(scale=7.0)])
+def test_what_triton_does_not_tell_apart_is_one_compilation(started, like):
     kernel = _Kernel()
-    for dtype, block in ((torch.float16, [8, 8]), (torch.float16, [8, 16]), (torch.bfloat16, [8, 8])) * 2:
-        started(kernel, (1,), dict(x=descriptor(dtype, block)), {})
-    assert [len(compiled.started) for compiled in kernel.compiled] == [1, 1, 1]
+    given = dict(x=torch.empty(64), n=32, scale=0.5)
+    for arguments in (given, {**given, **like}):
+        started(kernel, (1,), arguments, {})
+    assert len(kernel.compiled) == 1
+
+
+def test_devices_kernels_and_unbuffered_tensors_are_told_apart(started, monkeypatch):
+    monkeypatch.setattr(launch, "without_buffers", lambda arguments, names, device: arguments)
+    kernels, x = [_Kernel(), _Kernel()], torch.empty(64)
+    for _ in range(2):
+        for kernel in kernels:
+            for index in (0, 1):
+                for unbuffered in ((), ("x",)):
+                    Launch(kernel, (1,), dict(x=x), {}, {}, unbuffered).run(torch.device("cuda", index))
+    assert [[len(compiled.started) for compiled in kernel.compiled] for kernel in kernels] == [[1] * 4] * 2
+
+
+def test_descriptors_are_told_apart_by_type_block_and_padding(started):
+    def descriptor(dtype, block, padding="zero"):
+        return SimpleNamespace(base=torch.empty(64, dtype=dtype), block_shape=block, padding=padding)
+
+    kernel, f16 = _Kernel(), torch.float16
+    for made in ((f16, [8, 8]), (f16, [8, 16]), (torch.bfloat16, [8, 8]), (f16, [8, 8], "nan")) * 2:
+        started(kernel, (1,), dict(x=descriptor(*made)), {})
+    assert [len(compiled.started) for compiled in kernel.compiled] == [1, 1, 1, 1]
 
 
 def test_the_cache_is_bounded(started, monkeypatch):

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Calls that repeat are started from what was kept of the first: with their own tensors, and never another call's."""
 
+import gc
+import weakref
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 
@@ -99,12 +102,13 @@ def test_outputs_are_new_memory(machine):
     [
         Call(torch.ones(7, 5), 2),
         Call(torch.ones(7, 5).t(), 2),
+        Call(torch.ones(4, 7), 2),
         Call(torch.ones(5, 7, dtype=torch.float64), 2),
         Call(torch.ones(36)[1:].view(5, 7), 2),
         Call(torch.ones(5, 7), 3),
         Call(torch.ones(5, 7), 2, torch.ones(5, 7)),
     ],
-    ids=["sizes", "strides", "dtype", "alignment", "option", "another tensor"],
+    ids=["sizes", "strides", "sizes of the same strides", "dtype", "alignment", "option", "another tensor"],
 )
 def test_another_call_is_planned_anew(machine, other):
     call = Call(torch.ones(5, 7), 2)
@@ -120,6 +124,74 @@ def test_a_tensor_given_twice_is_not_taken_for_two(machine):
     for a, b in ((x, x), (x, y), (y, y), (y, x)):
         assert torch.equal(machine.answer(Call(a, 2, b)).scaled, 2 * (2 * a + b))
     assert len(machine.plans) == 2
+
+
+def test_which_of_three_tensors_are_one_is_part_of_the_call():
+    """The plan gives the kernel the number of a tensor, which differs."""
+    prepared, seen = PreparedLaunches(), []
+    kernel = SimpleNamespace(arg_names=("out", "a", "b", "c"))
+    kernel.start = lambda out, *given: (seen.append(given), out.copy_(given[0] + 10 * given[1] + 100 * given[2]))
+
+    def plan(given):
+        out = torch.empty(3)
+        return out, [Launch(kernel, (1,), dict(zip("abc", given, strict=True), out=out), {})]
+
+    def run(launch, device):
+        kernel.start(*launch.by_position())
+        return compiled
+
+    compiled = type("Compiled", (), {"__getitem__": lambda self, grid: kernel.start})()
+    x, y, z = (torch.full((3,), float(n)) for n in (1, 2, 3))
+    with mock.patch.object(Launch, "run", run):
+        for given in [(x, x, y), (x, y, y), (y, x, y), (x, y, z), (z, z, z)] * 2:
+            out = prepared.run("op", given, CPU, partial(plan, given))
+            assert torch.equal(out, given[0] + 10 * given[1] + 100 * given[2])
+    assert len(prepared._known) == 5
+
+
+def test_plans_of_two_names_are_kept_apart(machine):
+    def plan(factor):
+        out = torch.empty(3)
+        arguments = dict(x=torch.ones(3), out=out, partial=torch.empty(3), factor=factor, y=None)
+        return out, [Launch(machine.kernel, (1,), arguments, {})]
+
+    for _ in range(2):
+        for name, factor in (("two", 2), ("three", 3)):
+            out = machine.prepared.run(name, (), CPU, partial(plan, factor))
+            assert out.shape == (3,)
+    assert len(machine.prepared._known) == 2
+
+
+def test_no_tensor_of_a_call_is_kept(machine):
+    call = Call(torch.randn(5, 7), 2, torch.randn(5, 7))
+    outputs = machine.answer(call)
+    kept = [weakref.ref(tensor) for tensor in (call.x, call.y, outputs.scaled, outputs.bits)]
+    machine.plans.clear()
+    del call, outputs
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * 4
+
+
+def test_a_call_with_an_empty_tensor_is_planned_each_time(machine):
+    """It has no address to be known by."""
+    for _ in range(2):
+        outputs = machine.answer(Call(torch.empty(0, 7), 2, torch.empty(0, 7)))
+        assert outputs.scaled.shape == (0, 7)
+    assert len(machine.prepared._known) == 0 and len(machine.plans) == 2
+
+
+def test_memory_of_a_repeated_call_is_of_the_device_of_the_call(machine, monkeypatch):
+    x, devices = torch.randn(5, 7), []
+    machine.answer(Call(x, 2))
+    empty_strided = torch.empty_strided
+
+    def note(*given, device, **named):
+        devices.append(device)
+        return empty_strided(*given, **named)
+
+    monkeypatch.setattr(torch, "empty_strided", note)
+    machine.answer(Call(x, 2))
+    assert devices == [CPU] * 2
 
 
 def test_a_part_of_a_tensor_is_planned_each_time(machine):

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from turbo_core import BackendUnavailableError, UnsupportedError, simulated_arch
+from turbo_core import BackendUnavailableError, UnsupportedError, arch_facts, native, simulated_arch
 from turbo_core.native import NativeLibrary, address, csrc_common_dir, float_code, fp8_code
 
 CPU = torch.device("cpu")
@@ -107,6 +107,44 @@ def test_another_library_is_asked_again(library, extension, monkeypatch):
         monkeypatch.setenv("TURBO_HIP_LIBRARY", "/elsewhere/libamdhip64.so")
         extension.status = Extension.ERROR_NO_RUNTIME
         assert library.why_not(CPU) == "text of status 2"
+
+
+def test_answers_are_those_of_the_device_and_of_its_architecture(library, extension, monkeypatch):
+    """Two GPUs of a node, the second of another kind than torch says; a CPU that stands for one, then for the other."""
+    extension.device_arch = lambda index: ("gfx942", "gfx950")[index]
+    first, second = (torch.device("cuda", index) for index in (0, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "device_facts", lambda device: arch_facts("gfx942"))
+        for _ in range(2):
+            assert library.why_not(first) is None
+            assert library.why_not(second) == "the HIP library reports gfx950 for device 1, torch gfx942"
+    for _ in range(2):
+        with simulated_arch("gfx942"):
+            assert library.why_not(CPU) is None
+        with simulated_arch("gfx950"):
+            assert library.why_not(CPU) == "the HIP library reports gfx942 for device 0, torch gfx950"
+
+
+def test_a_reason_that_lasts_is_found_once(monkeypatch):
+    library, imports = NativeLibrary("turbo_does_not_exist"), []
+    load = native.importlib.import_module
+    monkeypatch.setattr(native.importlib, "import_module", lambda name: (imports.append(name), load(name))[1])
+    with simulated_arch("gfx942"):
+        reasons = {library.why_not(CPU) for _ in range(3)}
+    assert len(reasons) == 1 and "without its native library" in reasons.pop()
+    assert imports == ["turbo_does_not_exist.pytorch._C"]
+
+
+def test_another_simulator_behind_the_cpu_resets_the_extension(library, extension, monkeypatch):
+    x = torch.empty(1)
+    with simulated_arch("gfx942"):
+        for library_path, resets in (("/a.so", 1), ("/a.so", 1), ("/b.so", 2), ("/a.so", 3)):
+            monkeypatch.setenv("TURBO_HIP_LIBRARY", library_path)
+            assert library.where(x) == (0, 0)
+            assert extension.resets == resets
+    with simulated_arch("gfx950"):
+        library.where(x)
+        assert extension.resets == 4, "the same library for another architecture"
 
 
 def test_reset_reaches_an_extension_that_is_loaded(extension):

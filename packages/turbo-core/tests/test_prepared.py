@@ -194,6 +194,23 @@ def test_memory_of_a_repeated_call_is_of_the_device_of_the_call(machine, monkeyp
     assert devices == [CPU] * 2
 
 
+@pytest.mark.parametrize(
+    "make", [lambda: torch.empty(10)[::2], lambda: torch.empty(10)[:5]], ids=["every other", "the first"]
+)
+def test_an_output_that_is_not_all_of_its_memory_is_planned_each_time(machine, make):
+    """A repeated call would make it of other memory."""
+
+    def plan():
+        out = make()
+        arguments = dict(x=torch.ones(5), out=out, partial=torch.empty(5), factor=2, y=None)
+        return out, [Launch(machine.kernel, (1,), arguments, {})]
+
+    for _ in range(2):
+        out = machine.prepared.run("op", (), CPU, plan)
+        assert torch.equal(out, torch.full((5,), 2.0)) and out.stride() == make().stride()
+    assert len(machine.prepared._known) == 0
+
+
 def test_a_part_of_a_tensor_is_planned_each_time(machine):
     x = torch.randn(5, 7)
 

@@ -463,3 +463,19 @@ def test_work_on_a_cpu_is_timed_by_the_clock(monkeypatch):
     milliseconds = tuning.measure_milliseconds(backend, CALL)
     assert milliseconds == pytest.approx(50.0)
     assert len(backend.calls) == tuning.WARM_UP_CALLS + 2
+
+
+def test_a_candidate_is_timed_once_at_least(monkeypatch):
+    """The process may have slept since the clock was started."""
+    now = iter(range(1000))
+    monkeypatch.setattr(tuning.time, "perf_counter", lambda: 1.0 * next(now))
+    backend = make_backend("TRITON")
+    assert tuning.measure_milliseconds(backend, CALL) == 1000.0
+    assert len(backend.calls) == tuning.WARM_UP_CALLS + 1
+
+
+def test_a_call_without_tensors_is_timed_by_the_clock():
+    backend = make_backend("TRITON")
+    backend.execute = classmethod(lambda cls, call: cls.calls.append(call))
+    assert tuning.measure_milliseconds(backend, (1, "two", None)) >= 0
+    assert backend.calls == [(1, "two", None)] * (tuning.WARM_UP_CALLS + tuning.TIMED_CALLS)

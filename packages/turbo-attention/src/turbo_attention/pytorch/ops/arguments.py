@@ -62,15 +62,19 @@ def ragged_call(
     """Likewise for sequences that lie one after another."""
     op = "flash_attn_varlen_func"
     rows = [tensor.unsqueeze(0) for tensor in check_ragged(op, q, k, v, cu_seqlens_q, cu_seqlens_k)]
-    longest = []
-    for name, given in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
-        accepted = "an integer that is not negative is accepted"
-        longest.append(as_count(op, name, given, accepted))
-        ensure(longest[-1] >= 0, op, name, given, accepted)
+    longest_q = _longest(op, "max_seqlen_q", max_seqlen_q)
+    longest_k = _longest(op, "max_seqlen_k", max_seqlen_k)
     if bias is not None:
         raise UnsupportedError(f"{op}: bias is a {type(bias).__name__}; None is accepted")
     sequences = cu_seqlens_q.shape[0] - 1
-    return _call(op, rows, None, cu_seqlens_q, cu_seqlens_k, *longest, sequences, **options)
+    return _call(op, rows, None, cu_seqlens_q, cu_seqlens_k, longest_q, longest_k, sequences, **options)
+
+
+def _longest(op: str, name: str, given: Any) -> int:
+    accepted = "an integer that is not negative is accepted"
+    longest = as_count(op, name, given, accepted)
+    ensure(longest >= 0, op, name, given, accepted)
+    return longest
 
 
 def _call(

@@ -58,9 +58,9 @@ _library.define(
 
 
 def _payload_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: tuple[Any, ...]) -> ForwardCall:
-    given = dict(zip(_OPTIONS, options, strict=True))
-    lengths = {"cu_seqlens_q": None, "cu_seqlens_k": None, "max_seqlen_q": q.shape[1], "max_seqlen_k": k.shape[1]}
-    return settle(ForwardCall(q=q, k=k, v=v, **given, **lengths))
+    given: dict[str, Any] = dict(zip(_OPTIONS, options, strict=True))
+    given.update(cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=q.shape[1], max_seqlen_k=k.shape[1])
+    return settle(ForwardCall(q=q, k=k, v=v, **given))
 
 
 def _attention_fp8(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:

@@ -55,7 +55,8 @@ def declare(fields: Iterable[str]) -> str:
 
 def settle(call: ForwardCall) -> ForwardCall:
     """``call`` with its numbers as floats: a Scalar may come as an integer."""
-    return call._replace(**{field: float(getattr(call, field)) for field in _NUMBERS})
+    numbers: dict[str, Any] = {field: float(getattr(call, field)) for field in _NUMBERS}
+    return call._replace(**numbers)
 
 
 def in_order(found: Iterable[torch.Tensor], arguments: Iterable[str], needs: Iterable[bool]) -> tuple[_Optional, ...]:

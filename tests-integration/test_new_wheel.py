@@ -39,7 +39,7 @@ def test_it_builds_and_imports(wheel, tmp_path):
 
 
 def test_its_tests_pass(wheel, tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(wheel.path / "src")}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(wheel.path / "src"), str(ROOT / "common")))}
     environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "tests"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=wheel.path)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Every wheel has the one skeleton that tools/monorepo.py describes, and the check sees each departure from it."""
 
+import importlib
 import re
+from types import SimpleNamespace
 
 import pytest
 
-from tools.monorepo import ALLOWED_ARROWS, PACKAGES, Wheel, skeleton_problems, wheels
+from tools.monorepo import ALLOWED_ARROWS, PACKAGES, WITHOUT_OPS, Wheel, skeleton_problems, wheels
 from tools.new_wheel import render
+from turbo_testing.training.matrix import load_training_cases
 
 
 @pytest.mark.parametrize("wheel", wheels(), ids=lambda wheel: wheel.name)
@@ -28,6 +31,7 @@ DEPARTURES = {
     "no py.typed": (lambda w: (w.source / "py.typed").unlink(), "py.typed is missing"),
     "no smoke test": (lambda w: (w.path / "tests/smoke.py").unlink(), "tests/smoke.py is missing"),
     "no tests": (lambda w: (w.path / "tests/test_smoke.py").unlink(), "tests/ holds no test_"),
+    "no training cases": (lambda w: (w.path / "tests/training_cases.py").unlink(), "training_cases.py is missing"),
     "no __init__": (
         lambda w: (w.source / "pytorch/ops/__init__.py").rename(w.source / "pytorch/ops/x.py"),
         "ops/__init",
@@ -72,3 +76,42 @@ def test_a_wrong_field_is_found(example, name):
     path.write_text(text.replace(old, new, 1) if name != "another author" else text.replace(old, new))
     problems = skeleton_problems(Wheel(example.path))
     assert any(re.search(re.escape(message), problem) for problem in problems), problems
+
+
+# --- the matrix of training loops -------------------------------------------------------------------------------------
+
+OF_OPS = [wheel for wheel in wheels() if wheel.name not in WITHOUT_OPS]
+
+
+def unlisted(public: list[str], entry_points: set[str], cases) -> list[str]:
+    """Public names of a wheel that its training_cases.py neither lists nor explains, and names that are not public."""
+    listed = {case.name for case in (*cases.OPS, *cases.MODULES)}
+    problems = [f"{name} is not listed" for name in public if name not in listed | set(cases.NOT_OPS)]
+    problems += [f"{name} is an op by its entry point and not listed" for name in sorted(entry_points - listed)]
+    return problems + [f"{name} is not public" for name in sorted((listed | set(cases.NOT_OPS)) - set(public))]
+
+
+@pytest.mark.parametrize("wheel", OF_OPS, ids=lambda wheel: wheel.name)
+def test_every_op_goes_through_the_matrix_of_training_loops(wheel):
+    pytest.importorskip("torch")
+    cases = load_training_cases(wheel.path / "tests")
+    public = list(importlib.import_module(wheel.import_name).__all__)
+    points = set(wheel.project.get("entry-points", {}).get("turbo_core.ops", {}))
+    assert unlisted(public, points, cases) == []
+    test = (wheel.path / "tests" / "test_training_matrix.py").read_text()
+    assert "test_op = op_matrix(__file__)" in test and "test_module = module_matrix(__file__)" in test
+
+
+def test_an_op_that_is_not_listed_is_found():
+    class Cases:
+        OPS, MODULES, NOT_OPS = (
+            [SimpleNamespace(name="gemm"), SimpleNamespace(name="old")],
+            [],
+            {"check": "reads sizes"},
+        )
+
+    assert unlisted(["gemm", "check", "Linear"], {"gemm", "gemm_fp8"}, Cases) == [
+        "Linear is not listed",
+        "gemm_fp8 is an op by its entry point and not listed",
+        "old is not public",
+    ]

@@ -51,6 +51,7 @@ ALLOWED_ARROWS: dict[str, frozenset[str]] = {
 # The user's own builds of these are used; a hard requirement would replace a ROCm build by a CUDA one.
 USERS_OWN = frozenset({"torch", "triton", "jax", "jaxlib", "pytorch-triton-rocm"})
 NO_FRAMEWORK = frozenset({"primus-turbo", "turbo-sim"})  # wheels that need not declare the extras torch and triton
+WITHOUT_OPS = frozenset({"primus-turbo", "turbo-core", "turbo-sim"})  # wheels with no op that a training loop calls
 
 
 def normalised(name: str) -> str:
@@ -179,6 +180,11 @@ def skeleton_problems(wheel: Wheel) -> list[str]:
     check((wheel.source / "py.typed").is_file(), f"src/{wheel.import_name}/py.typed is missing")
     check((wheel.path / "tests" / "smoke.py").is_file(), "tests/smoke.py is missing (isolation runs it)")
     check(list((wheel.path / "tests").rglob("test_*.py")), "tests/ holds no test_*.py")
+    if wheel.name not in WITHOUT_OPS:
+        for name in ("training_cases.py", "test_training_matrix.py"):
+            check(
+                (wheel.path / "tests" / name).is_file(), f"tests/{name} is missing (what training loops do to its ops)"
+            )
     sources = [path.name for path in (wheel.path / "src").glob("*") if path.name != "__pycache__"]
     check(sources == [wheel.import_name], f"src/ must hold {wheel.import_name} alone, not {sorted(sources)}")
     for folder in sorted({path.parent for path in wheel.python_files()}):

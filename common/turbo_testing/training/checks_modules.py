@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from turbo_core import UnsupportedError
 from turbo_testing.metrics import assert_close, assert_snr
-from turbo_testing.training.cases import ModuleCase, Step, as_tuple, assert_same, seeds_of
+from turbo_testing.training.cases import ModuleCase, Step, as_tuple, assert_same, is_wide, seeds_of
 
 __all__ = ["CHECKS"]
 
@@ -30,7 +30,7 @@ def _inputs(case: ModuleCase, device: torch.device) -> tuple[torch.Tensor, ...]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(32)
         tensors = case.inputs(device)
-    return tuple(t.detach().requires_grad_(t.is_floating_point()) for t in tensors)
+    return tuple(t.detach().requires_grad_(is_wide(t)) for t in tensors)
 
 
 def _step(module: Callable[..., Any], inputs: tuple[torch.Tensor, ...], parameters: dict[str, Any]) -> Step:
@@ -48,9 +48,7 @@ def _of(case: ModuleCase, module: torch.nn.Module, device: torch.device) -> Step
 
 def stock(case: ModuleCase, device: torch.device) -> None:
     """The same state dict in torch's own module: the same outputs and gradients, within rounding or the SNR."""
-    if case.stock is None:
-        return
-    module, other = _made(case, device), case.stock(device)
+    module, other = _made(case, device), case.stock(device)  # type: ignore[misc]
     other.load_state_dict(module.state_dict())
     assert {n: (p.shape, p.dtype) for n, p in module.named_parameters()} == {
         n: (p.shape, p.dtype) for n, p in other.named_parameters()
@@ -123,10 +121,8 @@ def moves(case: ModuleCase, device: torch.device) -> None:
     expected = _of(case, module, device)
     half = copy.deepcopy(module).to(torch.bfloat16)
     assert all(p.dtype == torch.bfloat16 for p in half.parameters())
-    outputs = as_tuple(
-        half(*(t.detach().to(torch.bfloat16) if t.is_floating_point() else t for t in _inputs(case, device)))
-    )
-    assert all(o.dtype == torch.bfloat16 for o in outputs if o.is_floating_point())
+    outputs = as_tuple(half(*(t.detach().to(torch.bfloat16) if is_wide(t) else t for t in _inputs(case, device))))
+    assert all(o.dtype == torch.bfloat16 for o in outputs if is_wide(o))
     back = copy.deepcopy(module).to(torch.float64).to(torch.float32)
     assert_same(_of(case, back, device), expected, "to float64 and back")
     for parameter in module.parameters():

@@ -18,6 +18,7 @@ from turbo_testing.training.cases import (
     as_tuple,
     assert_near,
     assert_same,
+    is_wide,
     leaves,
     plain,
     seeds_of,
@@ -102,7 +103,7 @@ def autocast_float32_result(case: OpCase, device: torch.device) -> None:
     if case.reference is None or not case.cast:
         return
     inputs = _with_dtypes(case.inputs(device, torch.bfloat16), case.cast, (torch.bfloat16,) * len(case.cast))
-    doubled = {name: t.double() if t.is_floating_point() else t for name, t in inputs.items()}
+    doubled = {name: t.double() if is_wide(t) else t for name, t in inputs.items()}
     expected = step(case, leaves(case, doubled), run=case.reference)
     with torch.autocast(device.type, torch.bfloat16):
         assert_near(case, step(case, leaves(case, inputs)), expected, torch.bfloat16)
@@ -110,8 +111,6 @@ def autocast_float32_result(case: OpCase, device: torch.device) -> None:
 
 def promotion(case: OpCase, device: torch.device) -> None:
     """Elementwise inputs of several dtypes are taken as the widest, in and out of autocast, as torch's own ops do."""
-    if not case.mixed:
-        return
     for number, (base, other) in itertools.product(range(len(case.mixed)), itertools.permutations(DTYPES, 2)):
         dtypes = [other if n == number else base for n in range(len(case.mixed))]
         inputs = _with_dtypes(case.inputs(device), case.mixed, dtypes)
@@ -194,9 +193,7 @@ def threads(case: OpCase, device: torch.device) -> None:
 
 
 def streams(case: OpCase, device: torch.device) -> None:
-    """A side stream, while the current device is another one where there are several (GPU)."""
-    if device.type != "cuda":
-        return
+    """A side stream, while the current device is another one where there are several."""
     expected = plain(case, device)
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
@@ -210,9 +207,7 @@ def streams(case: OpCase, device: torch.device) -> None:
 
 
 def graph_capture(case: OpCase, device: torch.device) -> None:
-    """Captured once, forward and backward, and replayed with other values (GPU)."""
-    if device.type != "cuda":
-        return
+    """Captured once, forward and backward, and replayed with other values."""
     expected = plain(case, device)
     tensors = leaves(case, case.inputs(device))
     side = torch.cuda.Stream(device)
@@ -227,7 +222,7 @@ def graph_capture(case: OpCase, device: torch.device) -> None:
     values = case.inputs(device)
     with torch.no_grad():
         for tensor in tensors.values():
-            if tensor.is_floating_point():
+            if is_wide(tensor):
                 tensor.mul_(0.5)
     graph.replay()
     with torch.no_grad():

@@ -18,6 +18,7 @@ from turbo_testing.training.cases import (
     as_tuple,
     assert_near,
     assert_same,
+    is_wide,
     leaves,
     plain,
     seeds_of,
@@ -59,8 +60,6 @@ def _arguments(case: OpCase, tensors: Tensors) -> tuple[torch.Tensor, ...]:
 
 def func_grad(case: OpCase, device: torch.device) -> None:
     """torch.func.grad gives the gradients of backward."""
-    if not case.gradients:
-        return
     inputs = case.inputs(device)
     positions = tuple(range(len(case.gradients)))
     found = _refused(
@@ -73,8 +72,6 @@ def func_grad(case: OpCase, device: torch.device) -> None:
 
 def vjp(case: OpCase, device: torch.device) -> None:
     """torch.func.vjp likewise."""
-    if not case.gradients:
-        return
     inputs = case.inputs(device)
 
     def compute() -> Any:
@@ -90,8 +87,10 @@ def vjp(case: OpCase, device: torch.device) -> None:
 def vmap(case: OpCase, device: torch.device) -> None:
     """torch.func.vmap over two samples gives each sample's outputs."""
     inputs = case.inputs(device)
-    floating = [name for name, tensor in inputs.items() if tensor.is_floating_point()]
+    floating = [name for name, tensor in inputs.items() if is_wide(tensor)]
     other = {name: inputs[name] * 0.5 if name in floating else inputs[name] for name in inputs}
+    if not floating:
+        return
     both = tuple(torch.stack([inputs[name], other[name]]) for name in floating)
     fixed = {name: tensor for name, tensor in inputs.items() if name not in floating}
 
@@ -108,7 +107,9 @@ def vmap(case: OpCase, device: torch.device) -> None:
 def forward_mode(case: OpCase, device: torch.device) -> None:
     """jvp and dual numbers: the tangents of the reference, never silent zeros."""
     inputs = case.inputs(device)
-    names = case.gradients or [name for name, tensor in inputs.items() if tensor.is_floating_point()]
+    names = case.gradients or [name for name, tensor in inputs.items() if is_wide(tensor)]
+    if not names:
+        return
     fixed = {name: tensor for name, tensor in inputs.items() if name not in names}
     arguments = tuple(inputs[name] for name in names)
     tangents = tuple(seeds_of(arguments))
@@ -119,7 +120,7 @@ def forward_mode(case: OpCase, device: torch.device) -> None:
     def dual() -> Any:
         with forward_ad.dual_level():
             duals = [forward_ad.make_dual(x, t) for x, t in zip(arguments, tangents)]
-            outputs = [o for o in of(case.run)(*duals) if o.is_floating_point()]
+            outputs = [o for o in of(case.run)(*duals) if is_wide(o)]
             return [forward_ad.unpack_dual(output).tangent for output in outputs]
 
     for compute in (lambda: torch.func.jvp(of(case.run), arguments, tangents)[1], dual):
@@ -142,8 +143,6 @@ def _second(case: OpCase, run: Callable[..., Any], arguments: Sequence[torch.Ten
 
 def second_derivatives(case: OpCase, device: torch.device) -> None:
     """A gradient penalty: right where the case says so, else refused by name; asking for a graph alone is no error."""
-    if not case.gradients:
-        return
     inputs = case.inputs(device)
     arguments = _arguments(case, inputs)
     tensors = [argument.clone().requires_grad_() for argument in arguments]
@@ -156,7 +155,7 @@ def second_derivatives(case: OpCase, device: torch.device) -> None:
     assert (second is not None) == case.second, f"second derivatives: {'given' if second else 'refused'}"
     if second is None or case.reference is None:
         return
-    doubled = {name: t.double() if t.is_floating_point() else t for name, t in inputs.items()}
+    doubled = {name: t.double() if is_wide(t) else t for name, t in inputs.items()}
     seeds = seeds_of([o for o in as_tuple(case.run(**leaves(case, inputs), **case.first_numbers())) if o.requires_grad])
 
     def reference(*wanted: torch.Tensor) -> torch.Tensor:
@@ -170,8 +169,6 @@ def second_derivatives(case: OpCase, device: torch.device) -> None:
 
 def per_sample_gradients(case: OpCase, device: torch.device) -> None:
     """vmap of grad over two samples."""
-    if not case.gradients:
-        return
     inputs = case.inputs(device)
     both = tuple(torch.stack([inputs[name], inputs[name] * 0.5]) for name in case.gradients)
     positions = tuple(range(len(case.gradients)))

@@ -31,9 +31,32 @@ SETTERS = ("gemm", "attn", "sparse_attn", "norm_act", "quant")
 
 # What a backend can get wrong by itself; all else is the op's, whatever the backend, and Triton's interpreter is slow.
 OF_BACKENDS = (
-    "values", "repeat", "no_rows", "checkpoint_non_reentrant", "subsets", "gradient_layouts", "input_layouts",
-    "autocast_inside", "autocast_float32_result", "settings", "second_derivatives", "streams", "graph_capture",
+    "values", "repeat", "no_rows", "subsets", "gradient_layouts", "input_layouts", "second_derivatives", "streams",
+    "graph_capture",
 )  # fmt: skip
+
+
+# What a check needs of a case to be one: without it there is nothing to look at.
+GRADIENTS = (
+    "subsets", "partial_gradients", "gradient_layouts", "unused_outputs", "writes_in_between", "tensor_hooks",
+    "accumulation", "func_grad", "vjp", "second_derivatives", "per_sample_gradients", "compiled_autograd",
+    "checkpoint_non_reentrant", "checkpoint_reentrant", "checkpoint_selective", "saved_tensors", "save_on_cpu",
+)  # fmt: skip
+NUMBERS = ("compile_numbers", "number_types")
+GPU = ("streams", "graph_capture")
+
+
+def applies(check: str, case: OpCase | ModuleCase) -> bool:
+    """Whether ``case`` has what ``check`` looks at."""
+    if isinstance(case, ModuleCase):
+        return check != "stock" or case.stock is not None
+    if check in GRADIENTS:
+        return bool(case.gradients)
+    if check in NUMBERS:
+        return bool(case.numbers)
+    if check in ("values", "one_row"):
+        return case.reference is not None
+    return check != "promotion" or bool(case.mixed)
 
 
 def load_training_cases(tests: Path) -> Any:
@@ -63,17 +86,21 @@ def _parameters(cases: list[Any], checks: dict[str, Any], backends: tuple[str, .
         if unknown:
             raise ValueError(f"{case.id}: without names {sorted(unknown)}, which are no checks")
         for check, backend in itertools.product(checks, backends):
-            if backend == "default" or check in OF_BACKENDS:
+            if applies(check, case) and (backend == "default" or check in OF_BACKENDS):
                 reason = case.without.get(check)
                 marks = [pytest.mark.skip(reason=f"{case.id}: {reason}")] if reason else []
+                if check in GPU:
+                    marks.append(pytest.mark.gpu)
                 yield pytest.param(case, check, backend, id=f"{case.id}-{check}-{backend}", marks=marks)
 
 
-def op_matrix(test_file: str) -> Callable[..., None]:
-    """The test of every op that the wheel of ``test_file`` lists."""
+def op_matrix(test_file: str) -> Callable[..., None] | None:
+    """The test of every op that the wheel of ``test_file`` lists; None where it lists none."""
     cases = load_training_cases(Path(test_file).parent).OPS
+    if not cases:
+        return None
 
-    @pytest.mark.parametrize("case, check, backend", _parameters(cases, OP_CHECKS, ("default", "TRITON")))
+    @pytest.mark.parametrize("case, check, backend", list(_parameters(cases, OP_CHECKS, ("default", "TRITON"))))
     def test(case: OpCase, check: str, backend: str, device: torch.device) -> None:
         if backend == "TRITON":
             if reason := why_no_triton(device):
@@ -88,11 +115,13 @@ def op_matrix(test_file: str) -> Callable[..., None]:
     return test
 
 
-def module_matrix(test_file: str) -> Callable[..., None]:
-    """The test of every module that the wheel of ``test_file`` lists."""
+def module_matrix(test_file: str) -> Callable[..., None] | None:
+    """The test of every module that the wheel of ``test_file`` lists; None where it lists none."""
     cases = load_training_cases(Path(test_file).parent).MODULES
+    if not cases:
+        return None
 
-    @pytest.mark.parametrize("case, check, backend", _parameters(cases, MODULE_CHECKS, ("default",)))
+    @pytest.mark.parametrize("case, check, backend", list(_parameters(cases, MODULE_CHECKS, ("default",))))
     def test(case: ModuleCase, check: str, backend: str, device: torch.device) -> None:
         run_check(check, case, device)
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from turbo_core import UnsupportedError
-from turbo_core.library import refuse_gradient, register_gradient
+from turbo_core.library import refuse_gradient, register_gradient, without_gradient
 
 library = torch.library.Library("turbo_core_test", "DEF")
 library.define("cube(Tensor x, float factor) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
@@ -24,7 +24,10 @@ library.impl(
     lambda ddx, dy, x, factor: (3 * factor * ddx * x * x, 6 * factor * ddx * dy * x),
     "CompositeExplicitAutograd",
 )
-for name in ("cube", "cube_backward"):
+library.define("sign(Tensor x) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
+library.impl("sign", torch.sign, "CompositeExplicitAutograd")
+without_gradient(library, "turbo_core_test::sign")
+for name in ("cube", "cube_backward", "sign"):
     torch.library.register_fake(f"turbo_core_test::{name}", lambda x, *_: torch.empty_like(x), lib=library)
 
 ops = torch.ops.turbo_core_test
@@ -148,6 +151,15 @@ def test_without_gradients_nothing_is_recorded():
     with torch.inference_mode():
         assert torch.equal(cube(x), 2 * X**3)
     assert cube(X).grad_fn is None
+
+
+def test_without_gradient():
+    """Nothing is recorded, and what autograd, torch.func and opcheck see is a constant."""
+    x = X.clone().requires_grad_()
+    assert not ops.sign(x).requires_grad and torch.equal(ops.sign(x), X.sign())
+    assert torch.equal(torch.func.grad(lambda x: (ops.sign(x) * x).sum())(X), X.sign())
+    assert torch.equal(torch.func.vmap(ops.sign)(X), X.sign())
+    torch.library.opcheck(ops.sign.default, (x,))
 
 
 def test_opcheck():

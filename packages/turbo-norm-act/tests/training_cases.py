@@ -136,3 +136,5 @@ MODULES = [
     ModuleCase("SwiGLU", lambda device: tn.SwiGLU(), _rows),
     ModuleCase("GeGLU", lambda device: tn.GeGLU(), _rows),
 ]  # fmt: skip
+
+NOT_OPS: dict[str, str] = {}

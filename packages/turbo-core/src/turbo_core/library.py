@@ -2,7 +2,7 @@
 """Gradients of registered ops, under every transform of torch: right, or refused by the name of the public function.
 
 `torch.library.register_autograd` answers backward and compilation. Under torch.func its gradient fails with a message
-about autograd.Function, and forward-mode differentiation gives zero tangents without a word. The two functions here
+about autograd.Function, and forward-mode differentiation gives zero tangents without a word. The functions here
 register the same callables so that `torch.func.grad`, `vjp`, `jacrev` and `vmap` (by a loop) are right, and what has no
 derivative says so.
 """
@@ -18,7 +18,7 @@ from turbo_core.requirements import require_torch
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["refuse_gradient", "register_gradient"]
+__all__ = ["refuse_gradient", "register_gradient", "without_gradient"]
 
 
 def register_gradient(
@@ -103,6 +103,19 @@ def refuse_gradient(library: torch.library.Library, op: str, *, name: str, what:
         raise UnsupportedError(f"{name}: {what} are not supported; differentiate it once")
 
     register_gradient(library, op, backward, setup_context=_nothing, name=name)
+
+
+def without_gradient(library: torch.library.Library, op: str) -> None:
+    """``op`` is a constant of its arguments: nothing is recorded, as if they had been detached."""
+    torch = require_torch()
+    namespace, opname = op.split("::")
+    overload = getattr(getattr(torch.ops, namespace), opname).default
+
+    def run(keyset: Any, *arguments: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return overload.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+
+    library.impl(opname, run, "Autograd", with_keyset=True)
 
 
 def _nothing(ctx: Any, inputs: Any, output: Any) -> None:

@@ -142,7 +142,7 @@ _library.impl("glu", _glu, "CompositeExplicitAutograd")
 _library.impl("glu_backward", _glu_backward, "CompositeExplicitAutograd")
 torch.library.register_fake("turbo_norm_act::glu", _glu_fake, lib=_library)
 torch.library.register_fake("turbo_norm_act::glu_backward", _glu_backward_fake, lib=_library)
-_NAMES = "swiglu, geglu"
+_NAMES = "swiglu, geglu, swiglu_with_probs, geglu_with_probs"
 register_gradient(_library, "turbo_norm_act::glu", _backward, setup_context=_setup_context, name=_NAMES)
 register_gradient(_library, "turbo_norm_act::glu_backward", _second, setup_context=_setup_second, name=_NAMES)
 

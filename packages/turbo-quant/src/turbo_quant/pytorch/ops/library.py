@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from turbo_core.library import without_gradient
 from turbo_core.low_precision import ScalingGranularity
 from turbo_quant.calls import (
     DequantizeFloatCall,
@@ -194,6 +195,7 @@ for _name, _function, _fake in (
 ):
     _library.impl(_name, _function, "CompositeExplicitAutograd")
     torch.library.register_fake(f"turbo_quant::{_name}", _fake, lib=_library)
+    without_gradient(_library, f"turbo_quant::{_name}")
 
 # --- from calls -----------------------------------------------------------------------------------------------------
 

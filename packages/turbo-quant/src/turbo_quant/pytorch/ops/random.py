@@ -44,5 +44,7 @@ def hadamard_transform(x: torch.Tensor, sign_mask: int = 0, *, inverse: bool = F
             f"hadamard_transform: x is {what(x)}; bfloat16, float16 or float32 with a last dimension that is a "
             f"multiple of {HADAMARD_SIZE} is accepted"
         )
+    if x.numel() == 0:
+        return torch.empty_like(x.detach(), memory_format=torch.contiguous_format)
     y = (unrotate if inverse else rotate)(x.detach().float(), sign_mask)
     return y.to(x.dtype).contiguous()

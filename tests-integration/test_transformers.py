@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,7 +118,7 @@ def step(model: Callable[..., Any], inputs: dict[str, Any], autocast: torch.dtyp
     with torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
         loss = model(**inputs).loss
     loss.backward()
-    gradients = {name: weight.grad for name, weight in weights.named_parameters()}
+    gradients = {name: weight.grad for name, weight in weights.named_parameters()}  # the next step makes others
     missing = [name for name, gradient in gradients.items() if gradient is None]
     assert not missing, f"no gradient: {missing}"
     return Step(loss.detach(), gradients)
@@ -140,11 +141,23 @@ def errors(found: Step, reference: Step) -> dict[str, float]:
 
 
 def assert_no_worse(ours: Step, theirs: Step, reference: Step) -> None:
-    """In 16 bits: as near to the float32 model as the stock model in 16 bits is, but for luck in rounding."""
-    assert abs(ours.loss - reference.loss) <= 2 * abs(theirs.loss - reference.loss) + 1e-2 * abs(reference.loss)
-    stock = errors(theirs, reference)
-    for name, error in errors(ours, reference).items():
-        assert error <= 1.5 * stock[name] + 1e-2, f"gradient of {name}: {error}, stock {stock[name]}"
+    """In 16 bits: as near to the float32 model as the stock model in 16 bits is, but for luck in rounding.
+
+    With other seeds the errors of all gradients together are 0.6 to 1.35 times those of stock.
+    """
+    assert abs(ours.loss - reference.loss) <= 2 * abs(theirs.loss - reference.loss) + 2e-3 * abs(reference.loss)
+    found, stock = errors(ours, reference), errors(theirs, reference)
+    for name, error in found.items():
+        assert error <= 3 * (stock[name] + 1e-2), f"gradient of {name}: {error}, stock {stock[name]}"
+    assert math.hypot(*found.values()) <= 1.5 * math.hypot(*stock.values())
+
+
+def all_experts(model: nn.Module) -> nn.Module:
+    """``model`` with every token at every expert: in 16 bits one on the edge of two would change sides."""
+    for module in model.modules():
+        if hasattr(module, "top_k"):
+            module.top_k = module.num_experts
+    return model
 
 
 # --- what is exchanged ----------------------------------------------------------------------------------------------
@@ -187,17 +200,24 @@ def test_float32(stock: nn.Module, padding: str | None) -> None:
 @pytest.mark.parametrize("padding", [None, "left"])
 def test_bfloat16_weights(stock: nn.Module, padding: str | None) -> None:
     inputs = batch(padding)
-    reference, half = step(stock, inputs), copy.deepcopy(stock).to(torch.bfloat16)
-    assert_no_worse(step(use_turbo(half), inputs), step(half, inputs), reference)
+    reference, half = step(all_experts(stock), inputs), copy.deepcopy(stock).to(torch.bfloat16)
+    with trace_dispatch() as trace:
+        ours = step(use_turbo(half), inputs)
+    assert_no_worse(ours, step(half, inputs), reference)
+    assert_products_run_in_16_bits(trace)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 def test_autocast(stock: nn.Module, dtype: torch.dtype) -> None:
     inputs = batch("right")
     with trace_dispatch() as trace:
-        ours = step(use_turbo(stock), inputs, dtype)
-    assert_no_worse(ours, step(stock, inputs, dtype), step(stock, inputs))
-    # rotary positions give float32 q and k: the products must run in 16 bits all the same
+        ours = step(use_turbo(all_experts(stock)), inputs, dtype)
+    theirs = step(copy.deepcopy(stock), inputs, dtype)
+    assert_no_worse(ours, theirs, step(stock, inputs))
+    assert_products_run_in_16_bits(trace)  # rotary positions give float32 q and k all the same
+
+
+def assert_products_run_in_16_bits(trace: Any) -> None:
     products = [record.call for record in trace.records if record.op in ("gemm", "attention")]
     assert products and not [call for call in products if "fp32" in call or "float32 x" in call or "x float32" in call]
 
@@ -309,16 +329,18 @@ def test_packed_sequences_do_not_see_each_other(stock: nn.Module, form: str) -> 
 # --- inference ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize("options", [{}, {"prefill_chunk_size": 3}], ids=["whole", "chunks"])
-def test_generate_with_a_cache(stock: nn.Module, cache: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("cache", "chunk"), [("dynamic", None), ("dynamic", 3), ("static", None)])
+def test_generate_with_a_cache(stock: nn.Module, cache: str, chunk: int | None) -> None:
     """Prompts with padding on the left; sequences longer than the window; the logits of each new token."""
-    if cache == "static" and options:
-        pytest.skip("transformers fills no static cache in chunks")
     inputs = batch("left", length=7)
     prompt = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    options = {"max_new_tokens": 8, "do_sample": False, "use_cache": True, "disable_compile": True, **options}
-    options |= {"cache_implementation": cache, "return_dict_in_generate": True, "output_logits": True}
+    options = {"max_new_tokens": 8, "do_sample": False, "use_cache": True, "disable_compile": True}
+    options |= {
+        "cache_implementation": cache,
+        "prefill_chunk_size": chunk,
+        "return_dict_in_generate": True,
+        "output_logits": True,
+    }
     theirs, ours = (model.eval().generate(**prompt, **options) for model in (stock, use_turbo(stock)))
     torch.testing.assert_close(ours.sequences, theirs.sequences, rtol=0, atol=0)
     torch.testing.assert_close(torch.stack(ours.logits), torch.stack(theirs.logits), rtol=1e-4, atol=1e-4)
@@ -337,13 +359,14 @@ def test_several_tokens_after_a_cache(stock: nn.Module) -> None:
 # --- other backends and precisions, the program --------------------------------------------------------------------
 
 
-def test_triton(stock: nn.Module) -> None:
+@pytest.mark.parametrize("form", ["padded", "packed"])
+def test_triton(stock: nn.Module, form: str) -> None:
     """Few tokens: the interpreter is slow."""
     if reason := why_no_triton(torch.device("cpu")):
         pytest.skip(f"backend TRITON: {reason}")
     stock = one_layer(stock)
-    inputs = batch("left", length=7)
-    expected = step(stock, inputs)
+    inputs = batch("left", length=7) if form == "padded" else packed((2, 7))
+    expected = step(stock, inputs) if form == "padded" else alone(stock, inputs)
     for backend in ("gemm", "attn", "norm_act"):
         getattr(GlobalBackendManager, f"set_{backend}_backend")("TRITON")
     with trace_dispatch() as trace:

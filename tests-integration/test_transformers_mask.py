@@ -44,6 +44,9 @@ MASK_CASES = {
     "padding after a window's cache": MaskCase(2, 4, 4, 2, {**WINDOWED, "padding": 6}, 2),
     "a mask without padding": MaskCase(6, 6, options={"padding": 0}),
     "chunks": MaskCase(6, 6, options={"local_size": 3, "mask_function": CHUNKS}, dims=4),
+    "chunks of the window's size": MaskCase(
+        6, 6, options={"local_size": 3, "mask_function": CHUNKS, "both": 3}, dims=4
+    ),
     "static cache": MaskCase(2, 6, torch.tensor(1), options={"padding": 6}, dims=4),
     "static cache, filled first": MaskCase(2, 6, 0, dims=4),
     "a mask that ends early": MaskCase(2, 6, 4, options={"padding": 2, "known": 5}, dims=4),
@@ -62,7 +65,8 @@ def test_turbo_mask_lets_the_same_keys_be_seen(case: MaskCase, example: ModuleTy
     sizes = (2, case.queries, case.keys, case.q_offset, case.kv_offset)
     window = options.get("local_size") if options.get("mask_function") is not CHUNKS else None
     module = nn.Module()
-    module.config = LlamaConfig(sliding_window=window)
+    both = options.pop("both", None)  # a model whose other layers have windows
+    module.config = LlamaConfig(sliding_window=both or window, attention_chunk_size=both)
     mask = example.turbo_mask(*sizes, config=module.config, **options)
     assert (None if mask is None else mask.dim()) == case.dims
 

@@ -63,7 +63,11 @@ Rules = Callable[[Shapes, Mapping[str, Any], int], list[Rule]]
 
 def is_sharded(*values: Any) -> bool:
     """Whether a DTensor is among ``values``."""
-    return any(type(value).__name__ == "DTensor" for value in values)
+    # every call of every op asks, and any() of a generator takes ten times as long
+    for value in values:  # noqa: SIM110
+        if type(value).__name__ == "DTensor":
+            return True
+    return False
 
 
 def full_pieces(rules: list[Rule], shapes: Shapes, parts: int) -> list[Rule]:
@@ -85,7 +89,11 @@ def refuse_sharded(op: str, accepted: str, **values: Any) -> None:
 
 
 def shardable(
-    rules: Rules, local: Callable[..., Any] | None = None, *, replicated: tuple[str, ...] = ()
+    rules: Rules,
+    local: Callable[..., Any] | None = None,
+    *,
+    replicated: tuple[str, ...] = (),
+    name: str | None = None,
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
     """Makes a function take DTensors, for which ``rules`` say how it may be divided. Other calls go straight through.
 
@@ -96,13 +104,14 @@ def shardable(
             divided.
         replicated: arguments that may be plain tensors beside DTensors: index tensors without a gradient, of which
             every rank has the same.
+        name: for messages, where it is not that of the function.
     """
 
     def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
         parameters = inspect.signature(function).parameters
         names = tuple(parameters)
         defaults = {name: p.default for name, p in parameters.items() if p.default is not inspect.Parameter.empty}
-        op = function.__name__.lstrip("_")
+        op = name or function.__name__
 
         @functools.wraps(function)
         def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
@@ -122,8 +131,9 @@ def shardable(
 def amax_over(x: torch.Tensor, groups: Sequence[str]) -> torch.Tensor:
     """max |x|, float32, of a tensor of which each rank of the process groups has a piece; NaN where there is one."""
     import torch
-    from torch.distributed import _functional_collectives as collectives
+    from torch.distributed import _functional_collectives
 
+    collectives: Any = _functional_collectives  # which takes names of groups, if not by its annotations
     amax = torch.linalg.vector_norm(x.detach(), torch.inf, dtype=torch.float32)
     bits = amax.abs().view(torch.int32)  # ordered like the numbers, NaN above all, which a maximum of floats may drop
     for group in groups:

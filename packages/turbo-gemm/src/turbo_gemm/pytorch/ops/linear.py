@@ -22,7 +22,7 @@ def _of_rows(x: torch.Tensor, product: Callable[[torch.Tensor], torch.Tensor]) -
     return y.view(*leading, y.shape[-1])
 
 
-@shardable(linear_rules)
+@shardable(linear_rules, name="Linear")
 def linear(
     product: Callable[..., torch.Tensor],
     x: torch.Tensor,
@@ -47,7 +47,7 @@ def _quant_linear_of_pieces(
     return _of_rows(x, lambda rows: quant_gemm(op, rows, weight, False, True, None, config, None, bias, groups))
 
 
-@shardable(quant_linear_rules, _quant_linear_of_pieces)
+@shardable(quant_linear_rules, _quant_linear_of_pieces, name="Float8Linear, Float4Linear")
 def quant_linear(
     product: Callable[..., torch.Tensor],
     x: torch.Tensor,

@@ -30,7 +30,7 @@ DEPARTURES = {
     "another licence": (lambda w: (w.path / "LICENSE").write_text("yours\n"), "LICENSE differs"),
     "no py.typed": (lambda w: (w.source / "py.typed").unlink(), "py.typed is missing"),
     "no smoke test": (lambda w: (w.path / "tests/smoke.py").unlink(), "tests/smoke.py is missing"),
-    "no tests": (lambda w: (w.path / "tests/test_smoke.py").unlink(), "tests/ holds no test_"),
+    "no matrix": (lambda w: (w.path / "tests/test_training_matrix.py").unlink(), "test_training_matrix.py is missing"),
     "no training cases": (lambda w: (w.path / "tests/training_cases.py").unlink(), "training_cases.py is missing"),
     "no __init__": (
         lambda w: (w.source / "pytorch/ops/__init__.py").rename(w.source / "pytorch/ops/x.py"),
@@ -65,6 +65,12 @@ def test_a_departure_is_found(example, name):
     depart(example)
     problems = skeleton_problems(Wheel(example.path))
     assert len(problems) == 1 and message in problems[0], problems
+
+
+def test_a_wheel_without_tests_is_found(example):
+    for path in (example.path / "tests").glob("test_*.py"):
+        path.unlink()
+    assert any("tests/ holds no test_*.py" in problem for problem in skeleton_problems(Wheel(example.path)))
 
 
 @pytest.mark.parametrize("name", EDITS)

@@ -27,7 +27,13 @@ def _empty_like(x: QuantizedTensor, *, dtype: Any = None, device: Any = None, **
     def empty(tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor, device=device)
 
-    return x.map_tensors(empty, lambda groups: groups.to(device or groups.device), _orig_dtype(x, dtype))
+    def groups(tensor: torch.Tensor) -> torch.Tensor:
+        """As they are: they belong to the shape. Of the meta device they have no values, and are empty groups."""
+        target = torch.device(device or tensor.device)
+        unknown = tensor.is_meta and target.type != "meta"
+        return torch.zeros_like(tensor, device=target) if unknown else tensor.to(target)
+
+    return x.map_tensors(empty, groups, _orig_dtype(x, dtype))
 
 
 def _to_copy(
@@ -46,6 +52,19 @@ def _orig_dtype(x: QuantizedTensor, dtype: torch.dtype | None) -> torch.dtype:
     return dtype or x.dtype
 
 
+def _is_pinned(x: QuantizedTensor, device: Any = None) -> bool:
+    return all(part.is_pinned() for part in x.parts_in_memory())
+
+
+def _pin_memory(x: QuantizedTensor, device: Any = None) -> QuantizedTensor:
+    return x.map_tensors(torch.Tensor.pin_memory, torch.Tensor.pin_memory, x.dtype)
+
+
+def _record_stream(x: QuantizedTensor, stream: Any) -> None:
+    for part in x.parts_in_memory():
+        part.record_stream(stream)
+
+
 def _same_kind(x: QuantizedTensor, y: QuantizedTensor) -> bool:
     """Whether payload and scales of y mean in x what they mean in y."""
     alike = x._constants() == y._constants() and x.quantized_axis == y.quantized_axis and x.shape == y.shape
@@ -57,7 +76,7 @@ def _copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
         target.copy_(source.dequantize(), non_blocking)
         return target
     if not isinstance(source, QuantizedTensor) or not _same_kind(target, source):
-        plain = source.dequantize() if isinstance(source, QuantizedTensor) else source
+        plain = source.dequantize() if isinstance(source, QuantizedTensor) else torch.as_tensor(source)
         source = QuantizedTensor.quantize(
             plain.to(target.device, target.dtype).expand(target.shape),
             target.real_dtype,
@@ -111,6 +130,9 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     aten.fill_.Scalar: _fill_,
     aten.zero_.default: _fill_,
     aten.empty_like.default: _empty_like,
+    aten.is_pinned.default: _is_pinned,
+    aten._pin_memory.default: _pin_memory,
+    aten.record_stream.default: _record_stream,
 }
 
 

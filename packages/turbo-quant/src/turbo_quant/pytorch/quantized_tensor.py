@@ -10,10 +10,12 @@ import torch
 
 from turbo_core import UnsupportedError
 from turbo_core.low_precision import ScalingGranularity, ScalingRecipe, is_fp8_dtype
+from turbo_quant.formats import scale_dtype
 from turbo_quant.pytorch.kernels.grouping import pad_groups
 from turbo_quant.pytorch.ops import dequantize as _dequantize
 from turbo_quant.pytorch.ops import grouped as _grouped
 from turbo_quant.pytorch.ops import quantize as _quantize
+from turbo_quant.pytorch.quantized_memory import MemoryOfParts, guard_memory
 
 __all__ = ["Parts", "QuantizedTensor"]
 
@@ -30,7 +32,7 @@ class Parts(NamedTuple):
     stride: tuple[int, ...] | None = None
 
 
-class QuantizedTensor(torch.Tensor):
+class QuantizedTensor(MemoryOfParts, torch.Tensor):
     """A quantised tensor; shape, dtype and device are those of the tensor that was quantised.
 
     Args:
@@ -45,7 +47,8 @@ class QuantizedTensor(torch.Tensor):
         stride: what the tensor says its strides are; None: contiguous. The payload has its own.
 
     Views that keep the blocks together (`t`, `transpose`, `view`) re-label payload and scales and round nothing; where
-    the maths does not allow one, they raise. `clone`, `detach`, `to`, `copy_`, `empty_like`, `torch.save` and
+    the maths does not allow one, they raise. `clone`, `detach`, `to`, `copy_`, `empty_like`, `pin_memory`,
+    `share_memory_`, `torch.save` and
     `torch.compile` work. Anything else needs `dequantize`.
     """
 
@@ -94,6 +97,7 @@ class QuantizedTensor(torch.Tensor):
             device=data.device,
             requires_grad=requires_grad,
         )
+        guard_memory(self)
         self.qdata, self.scale_inv = data, scale_inv
         self._dest_dtype = dest_dtype
         self.granularity, self.block_size, self.scaling_recipe = granularity, block_size, scaling_recipe
@@ -264,6 +268,9 @@ class QuantizedTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         names, meta = self.__tensor_flatten__()
+        # 8-bit types as bytes: pickle itself, unlike torch.save, cannot load them (torch 2.13)
+        tensors = {name: getattr(self, name) for name in names}
+        tensors = {name: t.view(torch.uint8) if t.dtype.itemsize == 1 else t for name, t in tensors.items()}
         recipe = meta.pop("scaling_recipe")
         plain = {
             **meta,
@@ -271,7 +278,7 @@ class QuantizedTensor(torch.Tensor):
             "scaling_recipe": None if recipe is None else tuple(recipe),
             "requires_grad": self.requires_grad,
         }
-        return rebuild, ({name: getattr(self, name) for name in names}, tuple(self.shape), plain)
+        return rebuild, (tensors, tuple(self.shape), plain)
 
     @classmethod
     def __torch_dispatch__(
@@ -288,9 +295,10 @@ _GROUP_TENSORS = ("orig_group_lens", "orig_group_offs", "group_lens", "group_off
 def rebuild(tensors: dict[str, torch.Tensor], shape: tuple[int, ...], plain: dict[str, Any]) -> QuantizedTensor:
     """Unpickles a `QuantizedTensor`; only plain values, so that torch.load may stay with ``weights_only``."""
     recipe = plain.pop("scaling_recipe")
+    scale_inv = tensors.pop("scale_inv")
     return QuantizedTensor(
-        tensors.pop("qdata"),
-        tensors.pop("scale_inv"),
+        tensors.pop("qdata").view(plain["dest_dtype"]),
+        scale_inv.view(scale_dtype()) if scale_inv.dtype.itemsize == 1 else scale_inv,
         shape=shape,
         **tensors,
         **{

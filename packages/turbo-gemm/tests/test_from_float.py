@@ -116,6 +116,11 @@ def test_fused_accumulation_by_from_float(kind, inplace):
     assert not kind.from_float(layer).fuse_wgrad_accumulation
 
 
+def test_a_layer_is_made_on_its_device_without_initialisation(kind):
+    layer = torch.nn.utils.skip_init(kind, 64, 32, dtype=torch.bfloat16, fuse_wgrad_accumulation=True)
+    assert (layer.weight.dtype, layer.weight.device.type, layer.fuse_wgrad_accumulation) == (torch.bfloat16, "cpu", True)
+
+
 def test_a_materialised_lazy_layer_is_a_linear(kind):
     lazy = torch.nn.LazyLinear(32)
     lazy(torch.zeros(1, 64))

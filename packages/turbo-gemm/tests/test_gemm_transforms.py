@@ -104,6 +104,8 @@ def test_vmap_of_grad_and_grad_of_vmap(case):
     assert torch.equal(each, torch.stack(alone))
     together = torch.func.grad(lambda w: torch.func.vmap(lambda x: loss(x, w, bias))(xs).sum())(w)
     assert_close(together, sum(alone).double(), rtol=1e-6, atol=1e-4)
+    of_xs = torch.func.grad(lambda xs: torch.func.vmap(lambda x: loss(x, w, bias))(xs).sum())(xs)
+    assert torch.equal(of_xs, torch.stack([torch.func.grad(loss)(each, w, bias) for each in xs]))
 
 
 @pytest.mark.usefixtures("serving")

@@ -145,6 +145,17 @@ def test_checkpointed_gradient_of_x_alone(case):
     assert not w.main_grad.any()
 
 
+@pytest.mark.parametrize(("need_x", "need_bias"), [(False, False), (False, True), (True, False)])
+def test_frozen_x_and_bias(case, need_x, need_bias):
+    name, x, w, dx, dw = case
+    x = x.detach().requires_grad_(need_x)
+    bias = torch.zeros(48, device=x.device, requires_grad=need_bias)
+    fused(name)(x, w, bias=bias).sum().backward()
+    assert_close(w.main_grad, dw.double(), what="main_grad")
+    assert x.grad is None if not need_x else torch.equal(x.grad, dx)
+    assert bias.grad is None if not need_bias else torch.equal(bias.grad, torch.full_like(bias, 16))
+
+
 def test_two_uses_of_one_weight(case):
     """Tied weights: one graph, two products."""
     name, x, w, dx, dw = case

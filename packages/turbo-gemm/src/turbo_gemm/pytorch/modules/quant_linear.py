@@ -33,11 +33,12 @@ class _QuantLinear(TurboLinear):
         out_features: int,
         bias: bool = True,
         config: Any = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
         *,
         fuse_wgrad_accumulation: bool = False,
-        **kwargs: Any,
     ) -> None:
-        super().__init__(in_features, out_features, bias, **kwargs)
+        super().__init__(in_features, out_features, bias, device, dtype)
         self.config = self._checked(config)
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
 
@@ -91,9 +92,10 @@ class Float8Linear(_QuantLinear):
         out_features: size of the last dimension of y.
         bias: whether there is a bias [out_features].
         config: a ``Float8QuantConfig``; default E4M3, TENSORWISE.
+        device: where the parameters live.
+        dtype: of the parameters.
         fuse_wgrad_accumulation: the gradient of the weight is added to ``weight.main_grad`` by its GEMM; the weight
             needs ``main_grad`` and ``grad_added_to_main_grad`` wherever it gets a gradient.
-        **kwargs: ``device`` and ``dtype`` of the parameters.
 
     Raises:
         UnsupportedError: the last dimension of x is not ``in_features``, or what `turbo_gemm.gemm_fp8` refuses.
@@ -111,9 +113,10 @@ class Float4Linear(_QuantLinear):
         out_features: size of the last dimension of y.
         bias: whether there is a bias [out_features].
         config: a ``Float4QuantConfig``.
+        device: where the parameters live.
+        dtype: of the parameters.
         fuse_wgrad_accumulation: the gradient of the weight is added to ``weight.main_grad`` by its GEMM; the weight
             needs ``main_grad`` and ``grad_added_to_main_grad`` wherever it gets a gradient.
-        **kwargs: ``device`` and ``dtype`` of the parameters.
 
     Raises:
         UnsupportedError: the last dimension of x is not ``in_features``, or what `turbo_gemm.gemm_fp4` refuses.

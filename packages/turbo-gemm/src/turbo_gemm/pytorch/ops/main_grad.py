@@ -8,14 +8,20 @@ leaf; so the weight goes in as a view of itself, and the view's node is asked.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from turbo_core import UnsupportedError
 from turbo_gemm.pytorch.ops.gemm_gradients import bias_gradient, dgrad_operands, gradient_operand, wgrad_operands
 
-__all__ = ["gemm_into_main_grad", "into_main_grad", "under_transforms", "weight_takes_part"]
+__all__ = ["Owner", "gemm_into_main_grad", "into_main_grad", "under_transforms", "weight_takes_part"]
+
+
+class Owner(NamedTuple):
+    """Whose ``main_grad`` it is. Inside a tuple, a tensor is no input of a node and gets no gradient of its own."""
+
+    weight: torch.Tensor
 
 
 def under_transforms() -> bool:
@@ -59,14 +65,14 @@ class _GemmIntoMainGrad(torch.autograd.Function):
         b: torch.Tensor,
         view: torch.Tensor,
         bias: torch.Tensor | None,
-        weight: torch.Tensor,
+        owner: Owner,
         trans_a: bool,
         trans_b: bool,
         out_dtype: torch.dtype,
         role: str,
     ) -> torch.Tensor:
         ctx.save_for_backward(a, b if ctx.needs_input_grad[0] else None)
-        ctx.weight, ctx.trans_a, ctx.trans_b = weight, trans_a, trans_b
+        ctx.weight, ctx.trans_a, ctx.trans_b = owner.weight, trans_a, trans_b
         ctx.dtypes = a.dtype, b.dtype, None if bias is None else bias.dtype
         return torch.ops.turbo_gemm.gemm(a, b, bias, trans_a, trans_b, out_dtype, role)
 
@@ -110,5 +116,5 @@ def gemm_into_main_grad(
     The gradient of the weight is added to ``weight.main_grad``; autograd gets zeros for it.
     """
     view = weight.view_as(weight)
-    c: torch.Tensor = _GemmIntoMainGrad.apply(a, b, view, bias, weight, trans_a, trans_b, out_dtype, role)
+    c: torch.Tensor = _GemmIntoMainGrad.apply(a, b, view, bias, Owner(weight), trans_a, trans_b, out_dtype, role)
     return c

@@ -13,7 +13,7 @@ import torch
 
 from turbo_core import UnsupportedError
 from turbo_gemm.pytorch.ops.gemm_gradients import bias_gradient
-from turbo_gemm.pytorch.ops.main_grad import under_transforms, weight_takes_part
+from turbo_gemm.pytorch.ops.main_grad import Owner, under_transforms, weight_takes_part
 from turbo_gemm.pytorch.ops.quant_library import accumulate_product, product
 from turbo_gemm.pytorch.ops.quant_operands import (
     Copies,
@@ -72,7 +72,7 @@ def quantised_product(
     b, a, *parts = _distinct(b, a, *a_parts, *b_parts)
     settings = _Settings(op, scheme, out_dtype, a_kind, b_kind)
     function = _QuantisedProductTransformed if under_transforms() else _QuantisedProduct
-    result: torch.Tensor = function.apply(a, b, bias, weight, settings, *parts)
+    result: torch.Tensor = function.apply(a, b, bias, None if weight is None else Owner(weight), settings, *parts)
     return result
 
 
@@ -115,14 +115,14 @@ class _QuantisedProduct(torch.autograd.Function):
         a: torch.Tensor,
         b: torch.Tensor,
         bias: torch.Tensor | None,
-        weight: torch.Tensor | None,
+        owner: Owner | None,
         settings: _Settings,
         *parts: Any,
     ) -> torch.Tensor:
         ctx.save_for_backward(*_kept(settings, parts))
         ctx.settings, ctx.dtypes = settings, (a.dtype, b.dtype, None if bias is None else bias.dtype)
         # an attribute: saved tensors are checked for writes, and other micro-batches write main_grad in between
-        ctx.weight = weight
+        ctx.weight = None if owner is None else owner.weight
         return _multiply(bias, settings, parts)
 
     @staticmethod
@@ -174,7 +174,7 @@ class _QuantisedProductTransformed(torch.autograd.Function):
         a: torch.Tensor,
         b: torch.Tensor,
         bias: torch.Tensor | None,
-        weight: torch.Tensor | None,
+        owner: Owner | None,
         settings: _Settings,
         *parts: Any,
     ) -> torch.Tensor:
@@ -182,7 +182,7 @@ class _QuantisedProductTransformed(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        a, b, bias, weight, settings, *parts = inputs
+        a, b, bias, _, settings, *parts = inputs
         ctx.save_for_backward(a, b, *_kept(settings, tuple(parts)))
         ctx.settings, ctx.dtypes = settings, (a.dtype, b.dtype, None if bias is None else bias.dtype)
         ctx.weight = None

@@ -175,6 +175,17 @@ def test_compiled_whole(case):
     assert w.main_grad.grad_fn is None
 
 
+def test_compiled_autograd(case):
+    """A backward that is compiled by itself, after an eager forward."""
+    compiled_autograd = pytest.importorskip("torch._dynamo.compiled_autograd")
+    name, x, w, dx, dw = case
+    y = fused(name)(x, w)
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        y.sum().backward()
+    assert_close(w.main_grad, dw.double(), what="main_grad")
+    assert torch.equal(x.grad, dx)
+
+
 def test_a_new_main_grad_between_forward_and_backward(case):
     """The buffer is the one that the weight has when the backward runs."""
     name, x, w, _, dw = case

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import turbo_quant as tq
+from turbo_core import GlobalBackendManager
 from turbo_quant.formats import fp4_dtype
 from turbo_testing.cases import load
 from turbo_testing.metrics import compute_snr
@@ -59,6 +60,50 @@ def test_grouped(backend, device, poisoned, rows, lens, kind, index):
     assert total == 0 or compute_snr(x[:total], y[:total]) > cases.gate(dtype)
     y = back(q_row, s_row, 1, **({} if block else {"size": 100}))
     assert y.shape == x.shape and (total == 0 or compute_snr(x[:total], y[:total]) > cases.gate(dtype))
+
+
+def off_by_one(block):
+    """Lengths of groups one row short of, at, and one past the edges of blocks and of their halves."""
+    return [
+        (block - 1, block + 1, 1),
+        (block, 1, block + 1),
+        (2 * block - 1, 0, 2),
+        (block // 2 + 1, block // 2 - 1, 3),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["blockwise 128", "blockwise 64", "blockwise 16", "mxfp8", "mxfp4"])
+def test_no_block_sees_rows_of_the_next_group(backend, device, poisoned, kind):
+    """Each group a thousand times larger than the one before: a row too many in amax shows."""
+    name, block = (*kind.split(), None)[:2]
+    block = block and int(block)
+    dtype = fp4_dtype() if name == "mxfp4" else E4M3
+    dual = tq.grouped_quantize_fp4_with_trans if name == "mxfp4" else tq.grouped_quantize_fp8_with_trans
+    one, _ = cases.functions(dtype)
+    granularity = BLOCKWISE if block else MX
+    multiple = block or 128
+    for lens in off_by_one(block or 32):
+        rows = sum(lens) + 2
+        group_of_row = torch.repeat_interleave(torch.arange(len(lens) + 1), torch.tensor([*lens, 2]))
+        x = torch.randn(rows, 40, device=device) * (1000.0 ** group_of_row.to(device))[:, None]
+        group_lens = torch.tensor(lens, device=device)
+        offs = torch.tensor([0, *itertools.accumulate(lens)], device=device)
+        eight = cases.run(dual, x, dtype, granularity, group_lens, offs, block_size=block)
+        _, _, q, s, *_, offs_col = eight
+        GlobalBackendManager.set_quant_backend("TORCH")  # says what each is by itself
+        for group, (begin, n) in enumerate(zip(offs.tolist(), lens)):
+            first, length = int(offs_col[group]), -(-n // multiple) * multiple
+            if n == 0:
+                continue
+            own, own_s = one(x[begin : begin + n], dtype, granularity, block_size=block, axis=0)
+            if block:
+                found, scale = q[first : first + n], s[first // block : (first + length) // block]
+            else:
+                packed = 2 if name == "mxfp4" else 1
+                found = q[:, first // packed : (first + length) // packed]
+                scale = s[:, first // 32 : (first + length) // 32]
+            cases.assert_same_bits((found, scale), (own, own_s), f"group {group} of {lens}")
+        GlobalBackendManager.set_quant_backend(backend)
 
 
 def test_grouped_without_rows(device):

@@ -65,6 +65,24 @@ def test_row_and_column_draw_differently(device):
     assert (q.view(torch.uint8) != q_t.view(torch.uint8)).float().mean() > 0.1
 
 
+@pytest.mark.parametrize("stochastic", ["row", "column", "both", "neither"])
+@pytest.mark.parametrize("dtype", [E4M3, fp4_dtype()], ids=str)
+def test_only_the_copy_that_asks_is_rounded_stochastically(backend, device, dtype, stochastic):
+    """Whatever the other does: a copy to nearest keeps its bits, a stochastic one draws what it draws alone."""
+    x = torch.randn(96, 128, device=device)
+    rng = torch.tensor([5, 6], device=device)
+    both = tq.quantize_fp4_with_trans if dtype is fp4_dtype() else tq.quantize_fp8_with_trans
+    one, _ = cases.functions(dtype)
+    sr = {name: RECIPES["stochastic" if stochastic in (name, "both") else "plain"] for name in ("row", "column")}
+    found = cases.run(both, x, dtype, MX, scaling_recipe=sr["row"], scaling_recipe_for_trans=sr["column"], rng=rng)
+    for axis, name, copied in ((1, "row", found[:2]), (0, "column", found[2:])):
+        cases.assert_same_bits(copied, cases.run(one, x, dtype, MX, axis=axis, scaling_recipe=sr[name], rng=rng))
+        nearest, scale = cases.run(one, x, dtype, MX, axis=axis)
+        cases.assert_same_bits(copied[1], scale)
+        differ = (copied[0].view(torch.uint8) != nearest.view(torch.uint8)).float().mean()
+        assert differ == 0 if sr[name] is RECIPES["plain"] else differ > 0.1, name
+
+
 @pytest.mark.gpu
 def test_a_captured_graph_draws_anew(device):
     x = torch.randn(64, 128, device=device)

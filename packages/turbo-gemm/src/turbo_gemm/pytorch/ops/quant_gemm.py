@@ -111,7 +111,7 @@ def quant_gemm(
             weight.grad_added_to_main_grad = True  # type: ignore[attr-defined]
         return gemm(a_input.plain(), b_input.plain(), trans_a, trans_b, out_dtype, bias=bias)
     need_a, need_b = (torch.is_grad_enabled() and (t.requires_grad or under_transforms()) for t in (a, weight))
-    scheme = Scheme.of(config, a.device, trans_a, trans_b)._replace(divided=divided)
+    scheme = Scheme.of(config, a.device, trans_a, trans_b, divided)
     if a_input.backward is not None:  # both sides of dB are rotated alike
         scheme = scheme._replace(sign_mask=a_input.backward.sign_mask)
     a_copies = copies_of(op, "a", a_input, config, scheme, _wanted(scheme, "a", need_b))

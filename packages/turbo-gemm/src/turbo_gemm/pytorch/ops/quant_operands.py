@@ -119,7 +119,12 @@ class Scheme(NamedTuple):
 
     @classmethod
     def of(
-        cls, config: Float8QuantConfig | Float4QuantConfig, device: torch.device, trans_a: bool, trans_b: bool
+        cls,
+        config: Float8QuantConfig | Float4QuantConfig,
+        device: torch.device,
+        trans_a: bool,
+        trans_b: bool,
+        divided: Divided = ((), (), ()),
     ) -> Scheme:
         """The scheme of ``config`` for tensors of ``device``."""
         if isinstance(config, Float4QuantConfig):
@@ -136,6 +141,7 @@ class Scheme(NamedTuple):
                 True,
                 config.use_gradient_sr,
                 config.use_preshuffle,
+                divided=divided,
             )
         sizes = {ScalingGranularity.BLOCKWISE: config.block_size, ScalingGranularity.MX_BLOCKWISE: MX_BLOCK_SIZE}
         return cls(
@@ -147,6 +153,7 @@ class Scheme(NamedTuple):
             _payload_dtype(config.format, device, False),
             "e5m2" if config.format is Format.E5M2 else "e4m3",
             "e4m3" if config.format is Format.E4M3 else "e5m2",
+            divided=divided,
         )
 
     def contraction(self, which: str) -> int:
@@ -170,10 +177,11 @@ def quantize(x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bo
     dtype = scheme.gradient_dtype if which == "gradient" else scheme.dtype
     tiles = scheme.granularity is ScalingGranularity.BLOCKWISE and which == "b"
     if tiles or scheme.granularity is ScalingGranularity.TENSORWISE:  # one copy serves both
-        call = QuantizeFloatCall(x.unsqueeze(0), dtype, scheme.granularity, scheme.block_size, True, False, tiles)
         groups = scheme.divided[("a", "b", "gradient").index(which)]
-        if groups and not tiles:
-            call = call._replace(amax=amax_over(x, groups))
+        amax = amax_over(x, groups) if groups and not tiles else None
+        call = QuantizeFloatCall(
+            x.unsqueeze(0), dtype, scheme.granularity, scheme.block_size, True, False, tiles, amax=amax
+        )
         data, scale_inv, _, _ = run_quantize_float(call)
         copy = Copy(data.squeeze(0), scale_inv.squeeze(0) if tiles else scale_inv, tiles)
         return (copy if wanted[0] else None, copy if wanted[1] else None)

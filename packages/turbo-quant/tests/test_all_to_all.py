@@ -70,6 +70,24 @@ def check(results, world_size, format, fwd_quant, bwd_quant):
         assert torch.equal(grad, grad_expected)
 
 
+def differentiated_twice(rank, world_size):
+    """The exchange is linear: what reaches a gradient goes on to what the gradient was made of."""
+    splits = SPLITS[world_size]
+    send, receive = splits[rank], [row[rank] for row in splits]
+    x = inputs(rank, sum(send), 1).requires_grad_()
+    grad = inputs(rank, sum(receive), 100).requires_grad_()
+    y = FP8AllToAll.apply(None, x, receive, send, False, False, None)
+    (dx,) = torch.autograd.grad(y, [x], grad, create_graph=True)
+    onto = inputs(rank, sum(send), 7)
+    (found,) = torch.autograd.grad(dx, [grad], onto)
+    return found, FP8AllToAll.apply(None, onto, receive, send, False, False, None)
+
+
+def test_second_derivatives():
+    for found, expected in run_ranks(differentiated_twice, 2):
+        assert torch.equal(found, expected) and found.any()
+
+
 def equal_splits(rank, world_size):
     x = torch.full((4, 8), 10.0**rank, dtype=torch.bfloat16)
     return FP8AllToAll.apply(dist.group.WORLD, x, None, None, True, True, Float8QuantConfig())

@@ -88,6 +88,7 @@ def _cases(
         name = str(out).removeprefix("torch.float8_")
         calls: dict[str, tuple[Any, ...]] = {
             "tensorwise": (Scaling.TENSORWISE, 0, True, False),
+            "tensorwise piece": (Scaling.TENSORWISE, 0, True, False, False, None, None, _meta(torch.float32)),
             "rowwise": (Scaling.ROWWISE, 0, True, True),
             "blockwise dual": (Scaling.BLOCKWISE, 128, True, True),
             "blockwise row": (Scaling.BLOCKWISE, 128, True, False),

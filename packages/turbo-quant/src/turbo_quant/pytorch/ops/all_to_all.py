@@ -82,6 +82,21 @@ def _exchange(
     return out.view(shape)
 
 
+class _Exchange(torch.autograd.Function):
+    """`_exchange`; its gradient is the exchange back, itself differentiable."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, group: Any, receive: list[int], send: list[int], there: Any, back: Any
+    ) -> torch.Tensor:
+        ctx.rest = group, send, receive, back, there
+        return _exchange(x, group, receive, send, there)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return _Exchange.apply(grads[0], *ctx.rest), None, None, None, None, None
+
+
 class FP8AllToAll(torch.autograd.Function):
     """All-to-all of rows in FP8: ``FP8AllToAll.apply(group, input, output_split_sizes, input_split_sizes, fwd_quant,
     bwd_quant, config)``.
@@ -120,12 +135,11 @@ class FP8AllToAll(torch.autograd.Function):
         send = _check_splits("input_split_sizes", input_split_sizes, input.shape[0], world_size)
         equal = input.shape[0] if output_split_sizes is None else None
         receive = _check_splits("output_split_sizes", output_split_sizes, equal, world_size)
-        ctx.group, ctx.send, ctx.receive = group, send, receive
-        ctx.dtype = fp8_dtype(config.format, input.device, is_forward=False) if bwd_quant and config else None
+        back = fp8_dtype(config.format, input.device, is_forward=False) if bwd_quant and config else None
         dtype = fp8_dtype(config.format, input.device) if fwd_quant and config else None
+        ctx.rest = group, send, receive, back, dtype
         return _exchange(input, group, receive, send, dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        gradient = _exchange(grads[0], ctx.group, ctx.send, ctx.receive, ctx.dtype)
-        return None, gradient, None, None, None, None, None
+        return None, _Exchange.apply(grads[0], *ctx.rest), None, None, None, None, None

@@ -26,6 +26,7 @@ __all__ = [
     "check_recipe",
     "check_rng",
     "check_sign_mask",
+    "check_underived",
     "what",
 ]
 
@@ -42,6 +43,32 @@ def what(value: Any) -> str:
     return repr(value)
 
 
+def _is_derived(x: torch.Tensor) -> bool:
+    """Whether a transform of torch.func, or forward mode, asks for a derivative with respect to x."""
+    functorch = torch._C._functorch
+    if torch.autograd.forward_ad._current_level >= 0 and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+        return True
+    while functorch.is_functorch_wrapped_tensor(x):
+        if functorch.is_gradtrackingtensor(x) and x.requires_grad:
+            return True
+        x = functorch.get_unwrapped(x)
+    return False
+
+
+def check_underived(op: str, **tensors: Any) -> None:
+    """Rounding has no derivative: `backward` says so itself, torch.func and forward mode would take it for zero."""
+    if torch.compiler.is_compiling():
+        return
+    if torch.autograd.forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active():
+        return
+    for name, x in tensors.items():
+        if isinstance(x, torch.Tensor) and x.is_floating_point() and _is_derived(x):
+            raise UnsupportedError(
+                f"{op}: a derivative with respect to {name} is asked for, and there is none; where it is to count as "
+                f"a constant, pass {name}.detach()"
+            )
+
+
 def check_granularity(op: str, granularity: Any, accepted: tuple[ScalingGranularity, ...]) -> None:
     if granularity not in accepted:
         names = ", ".join(kind.name for kind in accepted)
@@ -53,6 +80,7 @@ def check_input(op: str, x: Any, granularity: ScalingGranularity) -> None:
     if not isinstance(x, torch.Tensor) or x.dtype not in DTYPES:
         raise UnsupportedError(f"{op}: x is {what(x)}; a tensor in one of {_ACCEPTED} is accepted")
     check_rank(op, "x", x, granularity)
+    check_underived(op, x=x)
 
 
 def check_rank(op: str, name: str, x: torch.Tensor, granularity: ScalingGranularity) -> None:

@@ -58,6 +58,7 @@ def plan_dequantize(
     checks.check_payload_dtype(op, "x.dtype", x.dtype, granularity, bits)
     checks.check_rank(op, "x", x, granularity)
     checks.check_out_dtype(op, out_dtype)
+    checks.check_underived(op, x=x, scale_inv=scale_inv)
     checks.check_sign_mask(op, sign_mask)
     block = checks.check_block_size(op, granularity, block_size)
     recipe = checks.check_recipe(op, "scaling_recipe", scaling_recipe, granularity)

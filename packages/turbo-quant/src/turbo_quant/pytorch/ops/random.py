@@ -36,7 +36,7 @@ def hadamard_transform(x: torch.Tensor, sign_mask: int = 0, *, inverse: bool = F
         inverse: x = D H y / 4 instead.
 
     Returns:
-        A tensor like x, contiguous.
+        A tensor like x, contiguous; differentiable in x.
     """
     check_sign_mask("hadamard_transform", sign_mask)
     if not isinstance(x, torch.Tensor) or x.dtype not in DTYPES or x.dim() == 0 or x.shape[-1] % HADAMARD_SIZE:
@@ -46,5 +46,5 @@ def hadamard_transform(x: torch.Tensor, sign_mask: int = 0, *, inverse: bool = F
         )
     if x.numel() == 0:
         return torch.empty_like(x.detach(), memory_format=torch.contiguous_format)
-    y = (unrotate if inverse else rotate)(x.detach().float(), sign_mask)
+    y = (unrotate if inverse else rotate)(x.float(), sign_mask)
     return y.to(x.dtype).contiguous()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from turbo_core import UnsupportedError, arch_facts, device, device_facts, simulated_arch, why_no_triton
+from turbo_core import DeviceFacts, UnsupportedError, arch_facts, device, device_facts, simulated_arch, why_no_triton
 
 MI300X = SimpleNamespace(name="AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-", multi_processor_count=304)
 MI300A = SimpleNamespace(name="AMD Instinct MI300A", gcnArchName="gfx942:sramecc+:xnack-", multi_processor_count=228)
@@ -46,6 +46,18 @@ def test_other_amd_gpu_is_told_by_its_own_name(amd_node):
 @pytest.mark.parametrize("current", [None, "cuda", torch.device("cuda")])
 def test_no_index_means_the_current_device(amd_node, current):
     assert device_facts(current).arch == "gfx950"
+
+
+def test_facts_in_full(amd_node):
+    """Of devices that are known by name, of one that is not, and of the CPU."""
+    kib = 1024
+    assert device_facts("cuda:0") == arch_facts("gfx942")
+    assert device_facts("cuda:1") == arch_facts("gfx950")
+    assert arch_facts("gfx942") == DeviceFacts("gfx942", "amd", "AMD Instinct MI300X", 304, 8, 64, 64 * kib, True)
+    assert arch_facts("gfx950") == DeviceFacts("gfx950", "amd", "AMD Instinct MI355X", 256, 8, 64, 160 * kib, False)
+    assert device_facts("cuda:2") == DeviceFacts("gfx942", "amd", "AMD Instinct MI300A", 228, 6, 64, 64 * kib, True)
+    assert device_facts("cuda:3") == DeviceFacts("gfx90a", "amd", "AMD Instinct MI250", 104, 1, 64, 64 * kib, False)
+    assert device_facts("cpu") == DeviceFacts("cpu", "cpu", "CPU", 1, 1, 1, 0, False)
 
 
 def test_the_current_device_is_looked_up_each_time(amd_node, monkeypatch):

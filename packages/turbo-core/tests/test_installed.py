@@ -162,6 +162,14 @@ def test_of_two_installed_wheels_the_first_on_the_path_counts(on_path, tmp_path)
     assert versions()["turbo-lookup"] == "2.0"
 
 
+def test_the_meta_package_is_one_of_the_wheels(monkeypatch, tmp_path):
+    info = tmp_path / "primus_turbo-7.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: primus-turbo\nVersion: 7.0\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert versions() == {"primus-turbo": "7.0"}
+
+
 def test_other_distributions_are_told_where_asked_for():
     assert "pytest" not in versions()
     assert versions(("pytest",))["pytest"] == pytest.__version__

@@ -164,7 +164,7 @@ def quant_gemm_calls(
     trans_a, trans_b = bool(trans_a), bool(trans_b)
     a_input, b_input = _checked(op, a, b, trans_a, trans_b, out_dtype, config, pattern, bias)
     a, b = a_input.source, b_input.source
-    main_grad = b.main_grad if pattern is not None else None  # type: ignore[attr-defined]
+    main_grad = b.main_grad if pattern is not None else None
     out_dtype = _default_dtype(a, b) if out_dtype is None else out_dtype
     dtype_a, dtype_b = (autocast_dtype(a.device) or t.dtype for t in (a, b))
     scheme = Scheme.of(config, a.device, trans_a, trans_b)

@@ -15,9 +15,9 @@ __all__ = ["BLAS_REACH", "promised_blas", "reach", "why_not_blas_sizes"]
 BLAS_REACH = 2**31 - 1
 """Elements between the first and the last of an operand that a BLAS is trusted with.
 
-A BLAS that keeps sizes, strides or offsets in 32 bits wraps past them, without an error: an SNR of 11 dB was reported for
-the weight gradient of bf16 [524289, 4096], contracted over its rows. cuBLAS of torch 2.11.0+cu130 was right there when we
-looked (H200, 53 to 55 dB, 2026-12-01); other versions, and hipBLASLt, we have not seen.
+A BLAS that keeps sizes, strides or offsets in 32 bits wraps past them, without an error: an SNR of 11 dB was reported
+for the weight gradient of bf16 [524289, 4096], contracted over its rows. cuBLAS of torch 2.11.0+cu130 was right there
+when we looked (H200, 53 to 55 dB, 2026-12-01); other versions, and hipBLASLt, we have not seen.
 """
 
 

@@ -8,7 +8,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from turbo_core import BackendType, GlobalBackendManager, OpInfo, UnsupportedError, explain, requirements, why_no_triton
+from turbo_core import (
+    BackendType,
+    GlobalBackendManager,
+    OpInfo,
+    PrecisionType,
+    UnsupportedError,
+    explain,
+    requirements,
+    why_no_triton,
+)
 from turbo_core.__main__ import main
 from turbo_core.explain import explain_calls
 from turbo_core.lazy import attach
@@ -79,6 +88,16 @@ def test_explain_marks_the_backend_that_would_run_and_no_other(monkeypatch, chos
         "    call: x [2, 3]",
         *(f"  {line}" for line in lines),
     ]
+
+
+def test_a_call_without_tensors_is_explained():
+    class Numbers(make_dispatcher({BackendType.TORCH: make_backend("TORCH")}, default=BackendType.TORCH)):
+        precision = classmethod(lambda cls, call: PrecisionType.FP8)
+        describe = classmethod(lambda cls, call: f"numbers {call}")
+
+    info = OpInfo("numbers", Numbers, calls=dict, example=lambda device: {})
+    entry = explain_calls(info, {"forward": (1, 2)}).entries[0]
+    assert (entry.backend, entry.call) == (BackendType.TORCH, "numbers (1, 2)")
 
 
 def test_explain_tunes_without_autocast():

@@ -18,7 +18,7 @@ from turbo_testing.fake_op import FakeCall, make_backend, make_dispatcher
 from turbo_core import BackendType
 
 
-def lookup_op(x, scale=1.0):
+def lookup_op(x: "Tensor", scale: float = 1.0) -> "Tensor":
     return x
 
 
@@ -133,6 +133,14 @@ def test_a_folder_of_another_name_is_no_checkout(on_path, tmp_path):
     folder = make_source(tmp_path).rename(tmp_path / "lib")
     on_path(folder)
     assert "turbo-lookup" not in {checkout.name for checkout in checkouts()}
+
+
+def test_a_folder_that_is_no_package_is_no_checkout(on_path, tmp_path):
+    """Python takes a folder without __init__.py for a part of a package."""
+    folder = make_source(tmp_path)
+    (folder / "turbo_lookup" / "__init__.py").unlink()
+    on_path(folder)
+    assert "turbo-lookup" not in versions() and "lookup_op" not in entry_points("turbo_core.ops")
 
 
 def test_a_checkout_behind_another_place_is_not_taken(on_path, tmp_path):

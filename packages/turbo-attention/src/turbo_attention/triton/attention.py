@@ -29,18 +29,17 @@ from turbo_attention.triton.arguments import (
     strides_of,
 )
 from turbo_attention.triton.backward_kv_kernel import backward_kv_kernel
-from turbo_attention.triton.backward_q_kernel import backward_q_kernel, delta_kernel
+from turbo_attention.triton.backward_q_kernel import backward_q_kernel
 from turbo_attention.triton.clear_rows import plan_clear_rows
 from turbo_attention.triton.forward_kernel import forward_kernel
+from turbo_attention.triton.query_rows import QueryRows
 from turbo_attention.triton.tiles import Tile
 from turbo_core.device import DeviceFacts, device_facts
-from turbo_core.launch import ALL, Launch
+from turbo_core.launch import ALL, Launch, power_of_two
 from turbo_core.low_precision import fp8_max
 from turbo_core.prepared import PreparedLaunches
 
 __all__ = ["backward", "forward", "plan_backward", "plan_forward"]
-
-_DELTA_BYTES = 2**16  # of out in a program of delta_kernel: twice that spilled 18 scalar registers on AMD
 
 _prepared = PreparedLaunches()
 
@@ -159,15 +158,16 @@ def plan_backward(
     if call.want_dbias and fwd.bias is not None:
         rows, columns = _padded(fwd.max_seqlen_q, tile.block_m), _padded(fwd.max_seqlen_k, tile.block_n)
         dbias = torch.empty((q.shape[0], common.heads, rows, columns), dtype=fwd.bias.dtype, device=q.device)
-    delta = torch.empty(call.lse.shape, dtype=torch.float32, device=q.device)
-    rows = {"norm": delta.new_empty((*delta.shape, 2)), "delta": delta}
+    of_queries = QueryRows(call, common, facts)
     wide = common.flags["WIDE"] or do.stride(1) >= WIDE_STRIDE or call.out.stride(1) >= WIDE_STRIDE
     common.flags["WIDE"] = wide
-    launches = [_plan_delta(call, common, rows, wide)]
-    shared, described = _backward_inputs(call, common, tile, facts, rows)
+    launches = [of_queries.plan(call, common, wide)]
+    shared, described = _backward_inputs(call, common, tile, facts, of_queries)
     key_tiles = -(-fwd.max_seqlen_k // tile.block_n)
     arguments = dict(
         **shared,
+        far=None,
+        far_tiles=of_queries.tiles,
         dk=dk,
         dv=dv,
         dbias=dbias,
@@ -186,13 +186,20 @@ def plan_backward(
         WANT_DBIAS=dbias is not None,
         XCDS=facts.xcds,
         ALIGN=common.align(arguments),
+        FAR_ROWS=of_queries.tile,
+        FAR_TILES=power_of_two(of_queries.tiles * common.heads // k.shape[2]),
+        LOW=of_queries.exact,
+        STEP=of_queries.step,
     )
     grid = (key_tiles * k.shape[2] * sequences,)
     zeroed = () if dbias is None else ("dbias",)
     launches.append(Launch(backward_kv_kernel, grid, arguments, constants, options_of(tile), ALL, zeroed))
+    if not of_queries.exact:
+        again, exact = {**arguments, "far": of_queries.far}, {**constants, "LOW": True}
+        launches.append(Launch(backward_kv_kernel, grid, again, exact, options_of(tile), ALL))
     q_tile = tiles_of.get("q") or common.tile("q", facts)
     dsink = None if fwd.sink is None else torch.empty_like(call.lse)
-    launches.append(_plan_q(call, common, q_tile, facts, dq, dsink, rows))
+    launches.append(_plan_q(call, common, q_tile, facts, dq, dsink, of_queries))
     if fwd.cu_seqlens_q is not None and fwd.cu_seqlens_k is not None:
         launches.append(plan_clear_rows(fwd.cu_seqlens_q, dq))
         launches.append(plan_clear_rows(fwd.cu_seqlens_k, dk, dv))
@@ -204,14 +211,14 @@ def _backward_inputs(
     common: Common,
     tile: Tile,
     facts: DeviceFacts,
-    rows: dict[str, torch.Tensor],
+    of_queries: QueryRows,
 ) -> tuple[dict[str, Any], bool]:
     """What both kernels read, and whether q, k, v and do are descriptors."""
     fwd = call.forward
     sources, described = sources_of(common, tile, facts, fwd.q, fwd.k, fwd.v, call.dout)
     inputs = dict(
         **sources,
-        **rows,
+        **of_queries.arguments(),
         **named_strides("do", call.dout),
         **common.lse_strides(call.lse),
         **common.extras(fwd),
@@ -227,41 +234,6 @@ def _dbias_strides(dbias: torch.Tensor | None) -> dict[str, int]:
     return dict(zip(("stride_dbias_b", "stride_dbias_h", "stride_dbias_m"), strides_of(dbias, 4)[:3], strict=True))
 
 
-def _plan_delta(call: BackwardCall, common: Common, written: dict[str, torch.Tensor], wide: bool) -> Launch:
-    fwd = call.forward
-    rows = min(64, _DELTA_BYTES // (common.block_v * common.element_bytes))
-    tiles = -(-fwd.max_seqlen_q // rows)
-    dlse = strides_of(call.dlse, 3)
-    arguments = dict(
-        out=call.out,
-        do=call.dout,
-        dlse=call.dlse,
-        lse=call.lse,
-        lse_low=call.lse_low,
-        **written,
-        cu_seqlens_q=fwd.cu_seqlens_q,
-        **named_strides("o", call.out),
-        **named_strides("do", call.dout),
-        **common.lse_strides(call.lse),
-        stride_dlse_b=0 if common.ragged else dlse[0],
-        stride_dlse_h=dlse[1],
-        stride_dlse_s=dlse[2],
-        heads=common.heads,
-        tiles=tiles,
-        len_q=fwd.q.shape[1],
-    )
-    constants = dict(
-        BLOCK_M=rows,
-        BLOCK_V=common.block_v,
-        width_v=common.DV,
-        WIDE=wide,
-        ALIGN=common.align(arguments),
-        NATURAL=common.natural,
-    )
-    grid = (tiles * common.heads * fwd.sequences,)
-    return Launch(delta_kernel, grid, arguments, constants, dict(num_warps=4))
-
-
 def _plan_q(
     call: BackwardCall,
     common: Common,
@@ -269,11 +241,11 @@ def _plan_q(
     facts: DeviceFacts,
     dq: torch.Tensor,
     dsink: torch.Tensor | None,
-    rows: dict[str, torch.Tensor],
+    of_queries: QueryRows,
 ) -> Launch:
     fwd = call.forward
     tiles = -(-fwd.max_seqlen_q // tile.block_m)
-    shared, described = _backward_inputs(call, common, tile, facts, rows)
+    shared, described = _backward_inputs(call, common, tile, facts, of_queries)
     arguments = dict(
         **shared,
         dq=dq,
@@ -291,6 +263,7 @@ def _plan_q(
         XCDS=facts.xcds,
         ALIGN=common.align(arguments),
         SUMS=0 if dsink is None else _row_sums(facts),
+        STEP=of_queries.step,
     )
     grid = (tiles * common.heads * fwd.sequences,)
     zeroed = ("dsink",) if dsink is not None and common.ragged else ()

@@ -21,8 +21,8 @@ from turbo_attention.triton.stages import (
     aligned,
     corner,
     dropout_keep,
+    exponents,
     load_rows,
-    probabilities,
     product_in_pieces,
     sequence,
     store_rows,
@@ -36,14 +36,15 @@ __all__ = ["backward_kv_kernel"]
 @triton.jit
 def _walk(
     dk_ND, dk_tail, dv_NV, k_ND, k_tail, v_NV, k, v, offset_k, offset_v, stride_ks, stride_vs, q, q_tail, do, norm,
-    delta, dbias, offset_q, offset_do, stride_qs, stride_dos, width_q, width_do, end_q, end_do, begin, end, again,
-    stop, n0, j_N, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m, stride_bias_n, stride_dbias_m,
-    slope, seed, offset, head, threshold, keep_scale,
+    low_at, delta, dbias, offset_q, offset_do, stride_qs, stride_dos, width_q, width_do, end_q, end_do, begin, end,
+    again, stop, n0, j_N, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m, stride_bias_n,
+    stride_dbias_m, slope, seed, offset, head, threshold, keep_scale,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_M: tl.constexpr, MASKED: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_ALIBI: tl.constexpr, HAS_DROPOUT: tl.constexpr, WANT_DBIAS: tl.constexpr,
-    WIDE: tl.constexpr, BLOCK_N: tl.constexpr, PIECE: tl.constexpr,
+    WIDE: tl.constexpr, BLOCK_N: tl.constexpr, PIECE: tl.constexpr, LOW: tl.constexpr,
+    STEP: tl.constexpr,
 ):  # fmt: skip
     """Queries ``begin`` to ``end`` into the sums; MASKED: some pair in the tiles may be out of sight.
 
@@ -80,17 +81,22 @@ def _walk(
             if TAIL_D > 0:
                 raw = tl.dot(k_tail, q_tail_M.T, raw, input_precision="ieee")
         if MASK_ROWS:
-            high_M = tl.load(norm + i_M * 2, mask=i_M < sq, other=float("inf"))
-            low_M = tl.load(norm + i_M * 2 + 1, mask=i_M < sq, other=0.0)
+            high_M = tl.load(norm + i_M * STEP, mask=i_M < sq, other=float("inf"))
             delta_M = tl.load(delta + i_M, mask=i_M < sq, other=0.0)
         else:
-            high_M = tl.load(norm + i_M * 2)
-            low_M = tl.load(norm + i_M * 2 + 1)
+            high_M = tl.load(norm + i_M * STEP)
             delta_M = tl.load(delta + i_M)
-        p, tanh = probabilities(
-            raw, i, j, m, n0, high_M[None, :], low_M[None, :], sq, sk, shift, scale, softcap, bias, stride_bias_m,
-            stride_bias_n, slope, HAS_CAP, HAS_BIAS, HAS_ALIBI
+        exponent, tanh = exponents(
+            raw, i, j, m, n0, high_M[None, :], sq, sk, shift, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
+            HAS_CAP, HAS_BIAS, HAS_ALIBI
         )  # fmt: skip
+        if LOW:
+            if MASK_ROWS:
+                low_M = tl.load(norm + i_M * STEP + low_at, mask=i_M < sq, other=0.0)
+            else:
+                low_M = tl.load(norm + i_M * STEP + low_at)
+            exponent -= low_M[None, :]
+        p = tl.exp2(exponent)
         if MASKED:
             p = tl.where(visible(i, j, sk, shift, left, right, HAS_LEFT, HAS_RIGHT), p, 0.0)
         p_NM = p.to(k_ND.dtype)  # half the registers while dp is computed; ds is rounded to this type in any case
@@ -126,19 +132,24 @@ def _walk(
 
 @triton.jit
 def backward_kv_kernel(
-    q, k, v, do, norm, delta, q_tail, k_tail, bias, dbias, alibi_slopes, rng, cu_seqlens_q, cu_seqlens_k,
+    q, k, v, do, norm, far, delta, q_tail, k_tail, bias, dbias, alibi_slopes, rng, cu_seqlens_q, cu_seqlens_k,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
     stride_dob, stride_dos, stride_doh, dk, dv, stride_dkb, stride_dks, stride_dkh, stride_dvb, stride_dvs, stride_dvh,
     stride_lse_b, stride_lse_h, stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n,
-    stride_dbias_b, stride_dbias_h, stride_dbias_m, stride_alibi_b, stride_alibi_h,
+    stride_dbias_b, stride_dbias_h, stride_dbias_m, stride_alibi_b, stride_alibi_h, low_at, far_tiles,
     heads, group, tiles, len_q, len_k, width_qk: tl.constexpr, width_v: tl.constexpr, end_qk, end_v, scale,
     softcap, left, right, threshold, keep_scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, WANT_DBIAS: tl.constexpr,
-    WIDE: tl.constexpr, XCDS: tl.constexpr, PIECE: tl.constexpr, ALIGN: tl.constexpr,
+    WIDE: tl.constexpr, XCDS: tl.constexpr, PIECE: tl.constexpr, ALIGN: tl.constexpr, FAR_ROWS: tl.constexpr,
+    FAR_TILES: tl.constexpr, LOW: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """The grid is one program a tile of keys; ``tiles`` a head. dbias is padded to whole tiles, so needs no mask.
+
+    STEP, low_at, far: `delta_kernel`. LOW: with the second number of a norm. It costs registers and changes p by less
+    than its rounding where lse is not large, so it may be left to another launch: with ``far``, for the key heads that
+    have a query that is far. FAR_TILES: a power of two, not less than ``far_tiles`` of all heads of a group.
 
     Order of arguments, tails: `forward_kernel`.
     """
@@ -166,6 +177,12 @@ def backward_kv_kernel(
     n0 = tile * BLOCK_N
     if n0 >= sk:
         return
+    if far is not None:
+        at = tl.arange(0, FAR_TILES)
+        written = (at < group * far_tiles) & (at % far_tiles * FAR_ROWS < sq)
+        flags = tl.load(far + (batch * heads + head_k * group) * far_tiles + at, mask=written, other=0)
+        if tl.max(flags, 0) == 0:
+            return
     head_k = head_k.to(tl.int64)
     offset_k, columns_k = corner(base_k + head_k * stride_kh, stride_ks, width_qk, DESCRIPTOR)
     offset_v, columns_v = corner(base_v + head_k * stride_vh, stride_vs, width_v, DESCRIPTOR)
@@ -227,22 +244,22 @@ def backward_kv_kernel(
         if HAS_RIGHT or HAS_LEFT or not EVEN_M or not EVEN_N or ONE_WALK:
             dk_ND, dk_tail, dv_NV = _walk(
                 dk_ND, dk_tail, dv_NV, k_ND, k_tail_N, v_NV, k, v, offset_k, offset_v, stride_ks, stride_vs, q, q_tail,
-                do, norm + row * 2, delta + row, dbias_head, offset_q, offset_do, stride_qs,
-                stride_dos, columns_q, columns_do, end_qk, end_v, low, full_low, full_high, high, n0, j_N, sq, sk,
-                shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n, stride_dbias_m, slope,
-                seed, offset, counter, threshold, keep_scale,
+                do, norm + row * STEP, low_at, delta + row, dbias_head, offset_q, offset_do, stride_qs, stride_dos,
+                columns_q, columns_do, end_qk, end_v, low, full_low, full_high, high, n0, j_N, sq, sk, shift, left,
+                right, scale, softcap, bias_head, stride_bias_m, stride_bias_n, stride_dbias_m, slope, seed, offset,
+                counter, threshold, keep_scale,
                 BLOCK_M, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_M, True, HAS_LEFT, HAS_RIGHT,
-                HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE, BLOCK_N, PIECE
+                HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE, BLOCK_N, PIECE, LOW, STEP
             )  # fmt: skip
         if not ONE_WALK:
             dk_ND, dk_tail, dv_NV = _walk(
                 dk_ND, dk_tail, dv_NV, k_ND, k_tail_N, v_NV, k, v, offset_k, offset_v, stride_ks, stride_vs, q, q_tail,
-                do, norm + row * 2, delta + row, dbias_head, offset_q, offset_do, stride_qs,
-                stride_dos, columns_q, columns_do, end_qk, end_v, full_low, full_high, high, high, n0, j_N, sq, sk,
-                shift, left, right, scale, softcap, bias_head, stride_bias_m, stride_bias_n, stride_dbias_m, slope,
-                seed, offset, counter, threshold, keep_scale,
+                do, norm + row * STEP, low_at, delta + row, dbias_head, offset_q, offset_do, stride_qs, stride_dos,
+                columns_q, columns_do, end_qk, end_v, full_low, full_high, high, high, n0, j_N, sq, sk, shift, left,
+                right, scale, softcap, bias_head, stride_bias_m, stride_bias_n, stride_dbias_m, slope, seed, offset,
+                counter, threshold, keep_scale,
                 BLOCK_M, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_M, False, HAS_LEFT, HAS_RIGHT,
-                HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE, BLOCK_N, PIECE
+                HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE, BLOCK_N, PIECE, LOW, STEP
             )  # fmt: skip
 
     offset_dk, offset_dv = base_dk + head_k * stride_dkh, base_dv + head_k * stride_dvh

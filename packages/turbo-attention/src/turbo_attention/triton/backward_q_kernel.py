@@ -20,9 +20,9 @@ from turbo_attention.triton.stages import (
     aligned,
     corner,
     dropout_keep,
+    exponents,
     key_ranges,
     load_rows,
-    probabilities,
     product_in_pieces,
     row_sums,
     sequence,
@@ -37,14 +37,17 @@ __all__ = ["backward_q_kernel", "delta_kernel"]
 
 @triton.jit
 def delta_kernel(
-    out, do, dlse, lse, lse_low, delta, norm, cu_seqlens_q,
+    out, do, dlse, lse, lse_low, delta, norm, far, cu_seqlens_q,
     stride_ob, stride_os, stride_oh, stride_dob, stride_dos, stride_doh, stride_lse_b, stride_lse_h,
-    stride_dlse_b, stride_dlse_h, stride_dlse_s, heads, tiles, len_q, width_v: tl.constexpr,
+    stride_dlse_b, stride_dlse_h, stride_dlse_s, low_at, heads, tiles, len_q, width_v: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_V: tl.constexpr, WIDE: tl.constexpr, ALIGN: tl.constexpr, NATURAL: tl.constexpr,
+    FAR: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """delta as above, and lse + lse_low as `stages.probabilities` subtracts it, +inf where a query sees nothing.
 
-    norm: [.., heads, sq, 2], two numbers whose sum is (lse + lse_low) log2(e); NATURAL: lse, and lse_low log2(e).
+    norm: two numbers a query, whose sum is (lse + lse_low) log2(e); NATURAL: lse, and lse_low log2(e). The first is
+    STEP elements behind the last query's, the second ``low_at`` behind the first.
+    far: int32 [sequences, heads, tiles], or None: whether some first number of the tile is not below FAR.
     out, do: [sequences, heads, sq, DV] by strides. The others: float32 [.., heads, sq], dlse by strides of its own.
     """
     if ALIGN > 1:
@@ -82,13 +85,15 @@ def delta_kernel(
     else:
         high_M, low_M = two_numbers((lse_M.to(tl.float64) + rest_M.to(tl.float64)) * LOG2E)
     tl.store(delta + at, sums, inside)
-    tl.store(norm + at * 2, tl.where(blind, float("inf"), high_M), inside)
-    tl.store(norm + at * 2 + 1, low_M, inside)
+    tl.store(norm + at * STEP, tl.where(blind, float("inf"), high_M), inside)
+    tl.store(norm + at * STEP + low_at, low_M, inside)
+    if far is not None:
+        tl.store(far + tl.program_id(0), tl.max((tl.abs(high_M) >= FAR).to(tl.int32), 0))
 
 
 @triton.jit
 def _walk(
-    dq_MD, dq_tail, pdp, q_MD, q_tail, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, high_M, low_M,
+    dq_MD, dq_tail, pdp, q_MD, q_tail, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, high_M, weight_M,
     delta_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, width_k, width_v, end_k, end_v, begin, end, m0,
     i_M, sq, sk, shift, left, right, scale, softcap, bias, stride_bias_m, stride_bias_n, slope, seed, offset, head,
     threshold, keep_scale,
@@ -122,10 +127,11 @@ def _walk(
             raw = tl.dot(q_MD, k_ND.T, input_precision="ieee")
             if TAIL_D > 0:
                 raw = tl.dot(q_tail, k_tail_N.T, raw, input_precision="ieee")
-        p, tanh = probabilities(
-            raw, i, j, m0, n, high_M[:, None], low_M[:, None], sq, sk, shift, scale, softcap, bias, stride_bias_m,
-            stride_bias_n, slope, HAS_CAP, HAS_BIAS, HAS_ALIBI
+        exponent, tanh = exponents(
+            raw, i, j, m0, n, high_M[:, None], sq, sk, shift, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
+            HAS_CAP, HAS_BIAS, HAS_ALIBI
         )  # fmt: skip
+        p = tl.exp2(exponent)  # times weight_M, which joins the subtraction of delta
         if PIECE > 0:
             dp = product_in_pieces(
                 do, offset_do, m0, stride_dos, sq, v, offset_v, n, stride_vs, sk, width_v, end_v, BLOCK_M,
@@ -139,7 +145,7 @@ def _walk(
             dp = tl.dot(do_MV, v_NV.T, input_precision="ieee")
         if HAS_DROPOUT:
             dp = tl.where(dropout_keep(seed, offset, i, j, head, threshold), dp * keep_scale, 0.0)
-        ds = p * (dp - delta_M[:, None])
+        ds = p * (dp * weight_M[:, None] - delta_M[:, None])
         if SUMS > 0:
             shares = p * dp
             if MASKED:
@@ -162,12 +168,12 @@ def backward_q_kernel(
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
     stride_dob, stride_dos, stride_doh, dq, sink, dsink, stride_dqb, stride_dqs, stride_dqh, stride_lse_b, stride_lse_h,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n, stride_alibi_b, stride_alibi_h,
-    heads, group, tiles, len_q, len_k, width_qk: tl.constexpr, width_v: tl.constexpr, end_qk, end_v, scale,
-    softcap, left, right, threshold, keep_scale,
+    low_at, heads, group, tiles, len_q, len_k, width_qk: tl.constexpr, width_v: tl.constexpr, end_qk, end_v,
+    scale, softcap, left, right, threshold, keep_scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, WIDE: tl.constexpr,
-    XCDS: tl.constexpr, PIECE: tl.constexpr, ALIGN: tl.constexpr, SUMS: tl.constexpr,
+    XCDS: tl.constexpr, PIECE: tl.constexpr, ALIGN: tl.constexpr, SUMS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """The grid is one program a tile of queries; ``tiles`` a head. Order of arguments, tails: `forward_kernel`.
 
@@ -217,9 +223,9 @@ def backward_q_kernel(
     )  # fmt: skip
     i_M = m0 + tl.arange(0, BLOCK_M)
     at = batch.to(tl.int64) * stride_lse_b + head64 * stride_lse_h + first_q + i_M
-    high_M = tl.load(norm + at * 2, mask=i_M < sq, other=float("inf"))
-    low_M = tl.load(norm + at * 2 + 1, mask=i_M < sq, other=0.0)
-    delta_M = tl.load(delta + at, mask=i_M < sq, other=0.0)
+    high_M = tl.load(norm + at * STEP, mask=i_M < sq, other=float("inf"))
+    weight_M = tl.exp2(-tl.load(norm + at * STEP + low_at, mask=i_M < sq, other=0.0))
+    delta_M = tl.load(delta + at, mask=i_M < sq, other=0.0) * weight_M
     bias_head, slope, seed, offset = bias, 0.0, 0, 0
     if HAS_BIAS:
         bias_head = bias + batch.to(tl.int64) * stride_bias_b + head64 * stride_bias_h
@@ -239,8 +245,8 @@ def backward_q_kernel(
     if HAS_LEFT and not ONE_WALK:
         dq_MD, dq_tail, pdp = _walk(
             dq_MD, dq_tail, pdp, q_MD, q_tail_M, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, high_M,
-            low_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, columns_k, columns_v, end_qk, end_v,
-            low, full_low, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m,
+            weight_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, columns_k, columns_v, end_qk,
+            end_v, low, full_low, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m,
             stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
             HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, PIECE, SUMS
@@ -248,8 +254,8 @@ def backward_q_kernel(
     if not ONE_WALK:
         dq_MD, dq_tail, pdp = _walk(
             dq_MD, dq_tail, pdp, q_MD, q_tail_M, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, high_M,
-            low_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, columns_k, columns_v, end_qk, end_v,
-            full_low, full_high, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m,
+            weight_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, columns_k, columns_v, end_qk,
+            end_v, full_low, full_high, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m,
             stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, False,
             HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, PIECE, SUMS
@@ -257,8 +263,8 @@ def backward_q_kernel(
     if HAS_RIGHT or not EVEN_N or ONE_WALK:
         dq_MD, dq_tail, pdp = _walk(
             dq_MD, dq_tail, pdp, q_MD, q_tail_M, do_MV, q, do, offset_q, offset_do, stride_qs, stride_dos, high_M,
-            low_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, columns_k, columns_v, end_qk, end_v,
-            full_high, high, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m,
+            weight_M, delta_M, k, k_tail, v, offset_k, offset_v, stride_ks, stride_vs, columns_k, columns_v, end_qk,
+            end_v, full_high, high, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m,
             stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
             HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, PIECE, SUMS
@@ -266,10 +272,11 @@ def backward_q_kernel(
     if SUMS > 0:
         logit = tl.load(sink + head)
         if HAS_CAP or HAS_BIAS or HAS_ALIBI:
-            weight_M = tl.exp2((logit - high_M) * LOG2E - low_M)
+            exponent = (logit - high_M) * LOG2E
         else:
-            weight_M = tl.exp2(logit * LOG2E - high_M - low_M)
-        tl.store(dsink + at, -weight_M * (tl.sum(pdp, 1) if SUMS > 1 else pdp), i_M < sq)
+            exponent = logit * LOG2E - high_M
+        total_M = (tl.sum(pdp, 1) if SUMS > 1 else pdp) * weight_M
+        tl.store(dsink + at, -tl.exp2(exponent) * weight_M * total_M, i_M < sq)
     offset_dq = base_dq + head64 * stride_dqh
     store_rows(
         dq_MD * scale, dq, offset_dq, m0, stride_dqs, sq, width_qk, BLOCK_M, BLOCK_D, 0, not EVEN_D and TAIL_D == 0

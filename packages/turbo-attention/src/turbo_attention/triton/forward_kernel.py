@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 
 from turbo_attention.triton.stages import (
+    LN2,
     LOG2E,
     aligned,
     capped,
@@ -85,7 +86,7 @@ def _walk(
         if HAS_CAP or HAS_BIAS or HAS_ALIBI:
             m_new = tl.maximum(m_M, tl.max(s, 1))
             reference = tl.where(m_new == float("-inf"), 0.0, m_new)
-            p = tl.exp2((s - reference[:, None]) * LOG2E)  # `probabilities`
+            p = tl.exp2((s - reference[:, None]) * LOG2E)  # the difference first: `exponents`
             alpha = tl.exp2((m_M - reference) * LOG2E)
         else:
             factor = scale * LOG2E  # joins the subtraction of the maximum in one multiply-add; scale > 0
@@ -238,11 +239,11 @@ def forward_kernel(
     l_M, m_M = tl.where(blind, 1.0, l_M), tl.where(blind, 0.0, m_M)
     acc_MV = acc_MV * (keep_scale / l_M)[:, None]
     if NATURAL:
-        log_M = tl.log2(l_M) / LOG2E
+        log_M = tl.log2(l_M) * LN2
         lse_M = m_M + log_M
         low_M = (m_M - lse_M) + log_M
     else:
-        lse_M, low_M = two_numbers((m_M.to(tl.float64) + tl.log2(l_M).to(tl.float64)) / LOG2E)
+        lse_M, low_M = two_numbers((m_M.to(tl.float64) + tl.log2(l_M).to(tl.float64)) * LN2)
 
     inside = i_M < sq
     at = batch.to(tl.int64) * stride_lse_b + head.to(tl.int64) * stride_lse_h + first_q + i_M

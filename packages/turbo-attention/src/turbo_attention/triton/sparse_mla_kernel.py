@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from turbo_attention.triton.stages import LOG2E, two_numbers
+from turbo_attention.triton.stages import LN2, LOG2E, two_numbers
 
 __all__ = ["forward_kernel", "queries_kernel", "shares_kernel", "sum_shares_kernel"]
 
@@ -80,7 +80,7 @@ def forward_kernel(
         m_H = m_new
     blind = l_H == 0.0
     l_H, m_H = tl.where(blind, 1.0, l_H), tl.where(blind, 0.0, m_H)
-    lse_H, low_H = two_numbers((m_H.to(tl.float64) + tl.log2(l_H).to(tl.float64)) / LOG2E)
+    lse_H, low_H = two_numbers((m_H.to(tl.float64) + tl.log2(l_H).to(tl.float64)) * LN2)
     tl.store(lse + token * heads + h, tl.where(blind, float("-inf"), lse_H), alive)
     tl.store(lse_low + token * heads + h, low_H, alive)
     column = tl.arange(0, BLOCK_V)

@@ -15,10 +15,10 @@ __all__ = [
     "capped",
     "corner",
     "dropout_keep",
+    "exponents",
     "key_ranges",
     "load_rows",
     "position",
-    "probabilities",
     "product_in_pieces",
     "row_sums",
     "sequence",
@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
@@ -221,27 +222,26 @@ def row_sums(p, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def probabilities(
-    raw, i, j, first_i, first_j, high, low, sq, sk, shift, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
+def exponents(
+    raw, i, j, first_i, first_j, high, sq, sk, shift, scale, softcap, bias, stride_bias_m, stride_bias_n, slope,
     HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ALIBI: tl.constexpr,
 ):  # fmt: skip
-    """p = exp(s - lse) of raw products q . k, for the backward, and what `capped` gives beside the capped score.
+    """log2(e) s - high of raw products q . k, for the backward, and what `capped` gives beside the capped score.
 
-    ``high`` and ``low`` are lse in two numbers (`delta_kernel`), +inf and 0 for a query that sees nothing or does not
-    exist, so its p is 0. Scores that are rounded already are subtracted before they are multiplied: a bias of -1e9, or
-    of the least float32, on all keys of a query is then gone, and nothing overflows. Raw products are multiplied by
-    what gives log2(e) s and lessened by ``high`` in one rounding.
+    p is exp2 of it, less the second number of `delta_kernel`. Scores that are rounded already are subtracted before
+    they are multiplied: a bias of -1e9, or of the least float32, on all keys of a query is then gone, and nothing
+    overflows. Raw products are multiplied by what gives log2(e) s and lessened by ``high`` in one rounding.
     """
     if HAS_CAP or HAS_BIAS or HAS_ALIBI:
         s, tanh = capped(raw, scale, softcap, HAS_CAP)
         s = position(
             s, i, j, first_i, first_j, bias, stride_bias_m, stride_bias_n, slope, sq, sk, shift, HAS_BIAS, HAS_ALIBI
         )  # fmt: skip
-        exponent = (s - high) * LOG2E - low
+        exponent = (s - high) * LOG2E
     else:
         tanh = raw
-        exponent = raw * (scale * LOG2E) - high - low
-    return tl.exp2(exponent), tanh
+        exponent = raw * (scale * LOG2E) - high
+    return exponent, tanh
 
 
 @triton.jit

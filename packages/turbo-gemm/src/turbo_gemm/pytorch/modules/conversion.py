@@ -27,7 +27,9 @@ class TurboLinear(torch.nn.Linear):
     fuse_wgrad_accumulation: bool = False
 
     def _check(self, x: torch.Tensor) -> None:
-        """x has the width that the layer takes."""
+        """x is a tensor of the width that the layer takes."""
+        if not isinstance(x, torch.Tensor):
+            raise UnsupportedError(f"{type(self).__name__}: x is {x!r}; a tensor [..., {self.in_features}] is accepted")
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             name = type(self).__name__
             raise UnsupportedError(f"{name}: x has shape {list(x.shape)}; [..., {self.in_features}] is accepted")

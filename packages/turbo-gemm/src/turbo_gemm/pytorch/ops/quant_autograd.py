@@ -70,7 +70,7 @@ def quantised_product(
     a_parts, a_kind = _parts(x, a_copies[1 - scheme.contraction("a")])
     b_parts, b_kind = _parts(y, b_copies[1 - scheme.contraction("b")])
     b, a, *parts = _distinct(b, a, *a_parts, *b_parts)
-    settings = _Settings(op, scheme, out_dtype, a_kind, b_kind)
+    settings = _Settings(op, scheme, out_dtype, a_kind, b_kind, _anchors(a, b))
     function = _QuantisedProductTransformed if under_transforms() else _QuantisedProduct
     result: torch.Tensor = function.apply(a, b, bias, None if weight is None else Owner(weight), settings, *parts)
     return result
@@ -85,14 +85,31 @@ def _distinct(*tensors: Any) -> list[Any]:
     return distinct
 
 
+def _anchors(*sources: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Empty tensors that lead to a and b in the graph: a backward that keeps its graph depends on them.
+
+    Neither is saved, and memory of theirs must not be. A compiled backward cannot be differentiated in any case.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return ()
+    plain = (torch.Tensor, torch.nn.Parameter)
+    return tuple(tensor[:0].clone() for tensor in sources if tensor.requires_grad and type(tensor) in plain)
+
+
 class _Settings(NamedTuple):
-    """What a product is besides its tensors; ``op`` is the public function."""
+    """What a product is besides its tensors.
+
+    Attributes:
+        op: the public function.
+        anchors: see `_anchors`.
+    """
 
     op: str
     scheme: Scheme
     out_dtype: torch.dtype
     a_kind: _Kind
     b_kind: _Kind
+    anchors: tuple[torch.Tensor, ...]
 
 
 def _multiply(bias: torch.Tensor | None, settings: _Settings, parts: tuple[Any, ...]) -> torch.Tensor:
@@ -131,9 +148,9 @@ class _QuantisedProduct(torch.autograd.Function):
         need_b = need_b and (ctx.weight is None or weight_takes_part(ctx, 1))
         grad_a, grad_b = _gradients(ctx, grad_out.detach(), ctx.saved_tensors, need_a, need_b)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # each depends on grad_out and on the other operand
-            source = torch.empty(0, device=grad_out.device, requires_grad=True)
-            grad_a, grad_b = (None if g is None else _Once.apply(g, ctx.settings.op, source) for g in (grad_a, grad_b))
+            settings = ctx.settings
+            sources = (grad_out, *settings.anchors)
+            grad_a, grad_b = (None if g is None else _Once.apply(g, settings.op, *sources) for g in (grad_a, grad_b))
         return (grad_a, grad_b, bias_gradient(grad_out, ctx.dtypes[2]) if need_bias else None, *(None,) * 10)
 
 
@@ -143,7 +160,7 @@ def _gradients(
     """dA and dB, None where not needed; dB is zeros where it went into ``main_grad``."""
     if not need_a and not need_b:
         return None, None
-    _, scheme, _, a_kind, b_kind = ctx.settings
+    _, scheme, _, a_kind, b_kind, _ = ctx.settings
     a, b = Copy(*kept[:2], a_kind.tiles), Copy(*kept[2:], b_kind.tiles)
     dtype_a, dtype_b, _ = ctx.dtypes
     gradient = quantize(grad_out, scheme, "gradient", (need_b, need_a))

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from turbo_core.library import without_gradient
 from turbo_core.low_precision import MX_BLOCK_SIZE, ScalingGranularity
 from turbo_gemm.pytorch.kernels.quant_gemm_impl import GemmFp4Dispatcher, GemmFp8Dispatcher, QuantGemmCall, run
 from turbo_gemm.pytorch.ops.quant_operands import Operands, Scheme
@@ -169,6 +170,7 @@ for _name, _function, _fake in (
 ):
     _library.impl(_name, _function, "CompositeExplicitAutograd")
     torch.library.register_fake(f"turbo_gemm::{_name}", _fake, lib=_library)
+    without_gradient(_library, f"turbo_gemm::{_name}")
 
 # --- from operands --------------------------------------------------------------------------------------------------
 

@@ -58,6 +58,8 @@ def test_walks_and_tiles(simulator, x):
     dtype = torch.float8_e4m3fnuz if simulator.arch == "gfx942" else torch.float8_e4m3fn
     check(simulator, "quantize_float", QuantizeFloatCall(x[:1, 1:], dtype, Scaling.TENSORWISE, 0, True, False))
     check(simulator, "quantize_float", QuantizeFloatCall(x.mT, dtype, Scaling.TENSORWISE, 0, True, False))
+    piece, amax = x[:1, 1:40], x[:1, 1:].float().abs().amax()
+    check(simulator, "quantize_float", QuantizeFloatCall(piece, dtype, Scaling.TENSORWISE, 0, True, False, amax=amax))
     tall = x.reshape(1, 96 * 3, 50)
     check(simulator, "quantize_float", QuantizeFloatCall(tall, dtype, Scaling.ROWWISE, 0, False, True))
     check(simulator, "quantize_float", QuantizeFloatCall(x, dtype, Scaling.BLOCKWISE, 128, True, False, True))

@@ -15,6 +15,7 @@ from turbo_core import (
     logger,
     trace_dispatch,
 )
+from turbo_core.backend import NOT_BUILT
 from turbo_core.environment import FAMILIES
 from turbo_core.tune_cache import TuneEntry
 from turbo_testing.fake_op import FakeCall, make_backend, make_dispatcher
@@ -202,3 +203,17 @@ def test_a_call_is_computed_once_and_its_result_returned():
     op = build()
     assert op.dispatch(CALL) == "HIPBLASLT"
     assert [impl.calls for impl in op.backends.values()] == [[CALL], [], []]
+
+
+@pytest.mark.parametrize("backend", list(NOT_BUILT), ids=lambda backend: backend.name)
+def test_a_backend_that_is_not_built_is_refused_with_what_is_missing(monkeypatch, backend):
+    op = build()
+    op.family = "gemm"
+    monkeypatch.setenv("PRIMUS_TURBO_GEMM_BACKEND", backend.name.lower())
+    with pytest.raises(BackendUnavailableError) as refusal:
+        op.dispatch(CALL)
+    assert f"{backend.name} (named by PRIMUS_TURBO_GEMM_BACKEND)" in str(refusal.value)
+    assert NOT_BUILT[backend] in str(refusal.value)
+    assert list(op.answers(CALL)) == [backend, *op.backends] and op.answers(CALL)[backend] == NOT_BUILT[backend]
+    monkeypatch.delenv("PRIMUS_TURBO_GEMM_BACKEND")
+    assert list(op.answers(CALL)) == list(op.backends)

@@ -45,8 +45,6 @@ def test_value(monkeypatch, value, expected):
     ("value", "complaint"),
     [
         ("cutlass", "'cutlass' is not a backend"),
-        ("flydsl", "FLYDSL is on the roadmap"),
-        ("fp8:flydsl", "FLYDSL is on the roadmap"),
         ("fp8", "'fp8' is not a backend"),
         ("fp9:CK", "'fp9' is not a precision"),
         ("fp8:CK,TRITON", "'TRITON' must be precision:backend"),

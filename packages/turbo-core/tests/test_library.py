@@ -4,34 +4,21 @@
 from __future__ import annotations
 
 import warnings
-from functools import partial
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from turbo_core import UnsupportedError
-from turbo_core.library import refuse_gradient, register_gradient, without_gradient
+from turbo_core.library import Gradient, Refused, register_op
 
 library = torch.library.Library("turbo_core_test", "DEF")
-library.define("cube(Tensor x, float factor) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
-library.define("cube_backward(Tensor dy, Tensor x, float factor) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
-library.define("cube_second(Tensor ddx, Tensor dy, Tensor x, float factor) -> (Tensor, Tensor)")
-library.impl("cube", lambda x, factor: factor * x**3, "CompositeExplicitAutograd")
-library.impl("cube_backward", lambda dy, x, factor: 3 * factor * dy * x * x, "CompositeExplicitAutograd")
-library.impl(
-    "cube_second",
-    lambda ddx, dy, x, factor: (3 * factor * ddx * x * x, 6 * factor * ddx * dy * x),
-    "CompositeExplicitAutograd",
-)
-library.define("sign(Tensor x) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
-library.impl("sign", torch.sign, "CompositeExplicitAutograd")
-without_gradient(library, "turbo_core_test::sign")
-for name in ("cube", "cube_backward", "sign"):
-    torch.library.register_fake(f"turbo_core_test::{name}", lambda x, *_: torch.empty_like(x), lib=library)
 
-ops = torch.ops.turbo_core_test
-cube = partial(ops.cube, factor=2.0)
+
+def like(x, *_):
+    return torch.empty_like(x)
 
 
 def save(ctx, inputs, output):
@@ -42,16 +29,47 @@ def save(ctx, inputs, output):
 def backward(ctx, dy):
     assert ctx.needs_input_grad == (True, False), "one flag for each argument of the op"
     (x,) = ctx.saved_tensors
-    return ops.cube_backward(dy, x, ctx.factor), None
+    return cube_backward(dy, x, ctx.factor), None
 
 
 def second(ctx, ddx):
-    return *ops.cube_second(ddx, *ctx.saved_tensors, ctx.factor), None
+    return *cube_second(ddx, *ctx.saved_tensors, ctx.factor), None
 
 
-register_gradient(library, "turbo_core_test::cube", backward, setup_context=save, name="cube")
-register_gradient(library, "turbo_core_test::cube_backward", second, setup_context=save, name="cube")
-refuse_gradient(library, "turbo_core_test::cube_second", name="cube", what="third derivatives")
+cube_second = register_op(
+    library,
+    "cube_second(Tensor ddx, Tensor dy, Tensor x, float factor) -> (Tensor, Tensor)",
+    lambda ddx, dy, x, factor: (3 * factor * ddx * x * x, 6 * factor * ddx * dy * x),
+    lambda ddx, dy, x, factor: (torch.empty_like(x), torch.empty_like(x)),
+    Refused("cube", "third derivatives"),
+)
+cube_backward = register_op(
+    library,
+    "cube_backward(Tensor dy, Tensor x, float factor) -> Tensor",
+    lambda dy, x, factor: 3 * factor * dy * x * x,
+    like,
+    Gradient(second, save, "cube"),
+)
+cube_op = register_op(
+    library,
+    "cube(Tensor x, float factor) -> Tensor",
+    lambda x, factor: factor * x**3,
+    like,
+    Gradient(backward, save, "cube"),
+)
+sign = register_op(library, "sign(Tensor x) -> Tensor", torch.sign, like)
+
+ops = torch.ops.turbo_core_test
+
+
+@pytest.fixture(params=["direct", "registered"], autouse=True)
+def way(request):
+    """Both ways to call the op: they must give the same."""
+    global cube
+    function = cube_op if request.param == "direct" else ops.cube
+    cube = lambda x: function(x, 2.0)  # noqa: E731
+    return request.param
+
 
 X = torch.tensor([[0.5, -1.0, 2.0], [3.0, 0.0, -0.25]], dtype=torch.float64)
 FIRST, SECOND = 6 * X**2, 12 * X
@@ -144,22 +162,65 @@ def test_forward_mode_is_refused_by_name(view):
         FORWARD_MODE[view]()
 
 
-def test_without_gradients_nothing_is_recorded():
-    x = X.clone().requires_grad_()
-    with torch.no_grad():
-        assert cube(x).grad_fn is None
-    with torch.inference_mode():
-        assert torch.equal(cube(x), 2 * X**3)
-    assert cube(X).grad_fn is None
-
-
-def test_without_gradient():
+def test_a_constant(way):
     """Nothing is recorded, and what autograd, torch.func and opcheck see is a constant."""
+    function = sign if way == "direct" else ops.sign
     x = X.clone().requires_grad_()
-    assert not ops.sign(x).requires_grad and torch.equal(ops.sign(x), X.sign())
-    assert torch.equal(torch.func.grad(lambda x: (ops.sign(x) * x).sum())(X), X.sign())
-    assert torch.equal(torch.func.vmap(ops.sign)(X), X.sign())
+    assert not function(x).requires_grad and torch.equal(function(x), X.sign())
+    assert torch.equal(torch.func.grad(lambda x: (function(x) * x).sum())(X), X.sign())
+    assert torch.equal(torch.func.vmap(function)(X), X.sign())
     torch.library.opcheck(ops.sign.default, (x,))
+
+
+class Modes(TorchDispatchMode):
+    """Which ops of this file a dispatch mode sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "turbo_core_test":
+            self.seen.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def dispatched(function):
+    """The registered ops that went through torch's dispatcher."""
+    with torch.profiler.profile() as profile:
+        function()
+    return [event.name for event in profile.events() if event.name.startswith("turbo_core_test::")]
+
+
+def test_eager_calls_go_straight():
+    x = X.clone().requires_grad_()
+    assert dispatched(lambda: torch.autograd.grad(cube_op(x, 2.0).sum(), x)) == []
+    assert dispatched(lambda: ops.cube(X, 2.0)), "the test sees the registered op where it is called"
+
+
+class Wrapped(torch.Tensor):
+    """A subclass that doubles the result of each op."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return 2 * func(*(a.inner if isinstance(a, Wrapped) else a for a in args), **(kwargs or {}))
+
+
+def test_modes_subclasses_and_tensors_without_data_see_the_registered_op():
+    with Modes() as modes:
+        torch.autograd.grad(cube_op(leaf := X.clone().requires_grad_(), 2.0).sum(), leaf)
+    assert modes.seen == ["turbo_core_test::cube", "turbo_core_test::cube_backward"]
+    assert torch.equal(cube_op(Wrapped(X), 2.0), 4 * X**3)
+    assert cube_op(X.to("meta"), 2.0).is_meta
+    with FakeTensorMode() as mode:
+        assert isinstance(cube_op(mode.from_tensor(X), 2.0), FakeTensor)
 
 
 def test_opcheck():

@@ -66,7 +66,6 @@ def test_moe_exchange_cannot_be_tuned():
     ("arguments", "complaint"),
     [
         (("cutlass",), "'cutlass' is not a backend; accepted are CK"),
-        (("FlyDSL",), "FLYDSL is on the roadmap"),
         ((BackendType.TRITON, "fp8"), "precision='fp8' must be a PrecisionType"),
     ],
 )
@@ -75,6 +74,25 @@ def test_bad_arguments_are_named_and_change_nothing(arguments, complaint):
     with pytest.raises(UnsupportedError, match=complaint):
         GlobalBackendManager.set_gemm_backend(*arguments)
     assert GlobalBackendManager.get_gemm_backend(FP8).backend is BackendType.CK
+
+
+def test_a_choice_equals_the_backend_that_it_names():
+    GlobalBackendManager.set_gemm_backend("AITER", PrecisionType.FP4)
+    choice = GlobalBackendManager.get_gemm_backend(PrecisionType.FP4)
+    aiter, triton = BackendType.AITER, BackendType.TRITON
+    assert choice == aiter and aiter == choice and choice in {aiter: 1}
+    assert choice != triton and triton != choice
+    assert choice == BackendChoice(BackendType.AITER) != BackendChoice(BackendType.TRITON)
+    assert BackendType.AITER in {choice} and BackendChoice(BackendType.AITER) in {choice}
+
+
+def test_a_choice_to_tune_equals_no_backend():
+    GlobalBackendManager.set_gemm_backend(auto_tune=True)
+    choice = GlobalBackendManager.get_gemm_backend(FP8)
+    assert choice == BackendChoice(auto_tune=True) and choice != BackendChoice()
+    assert all(choice != backend and BackendChoice() != backend for backend in BackendType)
+    assert choice != "TRITON" and choice is not None
+    assert len({choice, BackendChoice(), BackendChoice(auto_tune=True), *BackendType}) == 2 + len(BackendType)
 
 
 def test_set_auto_tune_holds_over_the_variable(monkeypatch):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from turbo_core import tuning
 from turbo_core.autocast import autocast_is_on, without_autocast
-from turbo_core.backend import BackendType, PrecisionType
+from turbo_core.backend import NOT_BUILT, BackendType, PrecisionType
 from turbo_core.calls import device_of
 from turbo_core.environment import variable_in_force
 from turbo_core.errors import BackendUnavailableError
@@ -183,8 +183,13 @@ class AutoKernelDispatcher(ABC):
 
     @classmethod
     def answers(cls, call: Any) -> dict[BackendType, str | None]:
-        """Each backend's `KernelBackend.why_not` for ``call``, in the order of fallback."""
-        return {backend: impl.why_not(call) for backend, impl in cls.backends.items()}
+        """Each backend's `KernelBackend.why_not` for ``call``, in the order of fallback.
+
+        One that the user named and that no op has yet comes first, with what is missing.
+        """
+        choice = GlobalBackendManager.choice(cls.family, cls.precision(call))
+        named = {} if choice is None or choice.backend not in NOT_BUILT else {choice.backend: NOT_BUILT[choice.backend]}
+        return {**named, **{backend: impl.why_not(call) for backend, impl in cls.backends.items()}}
 
     @classmethod
     def _named(cls, backend: BackendType, precision: PrecisionType, call: Any) -> Decision:
@@ -192,8 +197,9 @@ class AutoKernelDispatcher(ABC):
         source = "set in code" if in_code else f"named by {variable_in_force(cls.family)}"
         impl = cls.backends.get(backend)
         if impl is None:
+            missing = f": {NOT_BUILT[backend]}" if backend in NOT_BUILT else ""
             raise BackendUnavailableError(
-                f"{cls.op}: backend {backend.name} ({source}) does not exist for this op; "
+                f"{cls.op}: backend {backend.name} ({source}) does not exist for this op{missing}; "
                 f"it has {', '.join(b.name for b in cls.backends)}"
             )
         reason = impl.why_not(call)

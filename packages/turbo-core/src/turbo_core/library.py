@@ -1,48 +1,156 @@
 # SPDX-License-Identifier: MIT
-"""Gradients of registered ops, under every transform of torch: right, or refused by the name of the public function.
+"""Registered ops, quick in eager mode, with gradients that are right under every transform of torch, or refused.
 
-`torch.library.register_autograd` answers backward and compilation. Under torch.func its gradient fails with a message
-about autograd.Function, and forward-mode differentiation gives zero tangents without a word. The functions here
-register the same callables so that `torch.func.grad`, `vjp`, `jacrev` and `vmap` (by a loop) are right, and what has no
-derivative says so.
+`register_op` answers everything that sees an op from outside: `torch.compile`, export, fake tensors, dispatch modes,
+tensor subclasses, torch.func. What it returns is called in place of ``torch.ops.turbo_x.op``: where nothing of these is
+at work it goes straight to the implementation, through one autograd.Function where a gradient is wanted, and saves the
+two ways through torch's dispatcher. Both ways compute the same.
+
+`torch.library.register_autograd` is not used: under torch.func its gradient fails with a message about
+autograd.Function, and forward-mode differentiation gives zero tangents without a word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from turbo_core.errors import UnsupportedError
-from turbo_core.requirements import require_torch
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["refuse_gradient", "register_gradient", "without_gradient"]
+__all__ = ["Gradient", "Refused", "register_op"]
 
 
-def register_gradient(
-    library: torch.library.Library,
-    op: str,
-    backward: Callable[..., Any],
-    *,
-    setup_context: Callable[[Any, tuple[Any, ...], Any], None],
-    name: str,
-) -> None:
-    """Give ``op`` a gradient.
+class Gradient(NamedTuple):
+    """How an op is differentiated.
 
-    Args:
-        library: the library that defines ``op`` (all its arguments positional), which holds the registration.
-        op: ``"turbo_x::op"``.
-        backward: (ctx, *gradients of the outputs) -> a gradient or None for each argument.
+    Attributes:
+        backward: (ctx, *gradients of the outputs) -> a gradient or None for each argument. Made of registered ops, it
+            can be differentiated in turn.
         setup_context: (ctx, arguments, outputs) -> None; saves what ``backward`` reads.
         name: the public function, for messages.
     """
-    torch = require_torch()
-    namespace, opname = op.split("::")
-    overload = getattr(getattr(torch.ops, namespace), opname).default
+
+    backward: Callable[..., Any]
+    setup_context: Callable[[Any, tuple[Any, ...], Any], None]
+    name: str
+
+
+class Refused(NamedTuple):
+    """Differentiating through the op is an UnsupportedError: ``name`` does not support ``what``."""
+
+    name: str
+    what: str = "second derivatives"
+
+    def gradient(self) -> Gradient:
+        """The gradient that raises."""
+
+        def backward(ctx: Any, *gradients: Any) -> NoReturn:
+            raise UnsupportedError(f"{self.name}: {self.what} are not supported; differentiate it once")
+
+        return Gradient(backward, _nothing, self.name)
+
+
+def _nothing(ctx: Any, inputs: Any, output: Any) -> None:
+    return None
+
+
+def register_op(
+    library: torch.library.Library,
+    schema: str,
+    implementation: Callable[..., Any],
+    fake: Callable[..., Any],
+    gradient: Gradient | Refused | None = None,
+) -> Callable[..., Any]:
+    """Define an op in ``library`` and return the function that calls it.
+
+    Args:
+        library: of the wheel's name space; it holds the registration.
+        schema: ``"op(Tensor x, float eps) -> Tensor"``; all arguments are positional and have no defaults.
+        implementation: computes it, on any device; it is called with nothing recorded.
+        fake: the same for tensors without data.
+        gradient: how it is differentiated; None: it is a constant of its arguments, as if they had been detached.
+    """
+    import torch
+
+    opname = schema.split("(")[0]
+    library.define(schema, tags=torch.Tag.pt2_compliant_tag)
+    library.impl(opname, implementation, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{library.ns}::{opname}", fake, lib=library)
+    overload = getattr(getattr(torch.ops, library.ns), opname).default
+    if gradient is None:
+        library.impl(opname, _constant(overload), "Autograd", with_keyset=True)
+        return _direct(overload, _unrecorded(implementation))
+    if isinstance(gradient, Refused):
+        gradient = gradient.gradient()
+    library.impl(opname, _differentiable(overload, gradient), "Autograd", with_keyset=True)
+    return _direct(overload, _recorded(overload, implementation, gradient))
+
+
+# --- eager calls ------------------------------------------------------------------------------------------------------
+
+
+def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """``run`` where plain tensors meet nothing that would see the op; the registered op otherwise."""
+    import torch
+
+    forward_ad = torch.autograd.forward_ad
+    ordinary = (torch.Tensor, torch.nn.Parameter)
+
+    def call(*arguments: Any) -> Any:
+        if (
+            torch.compiler.is_compiling()
+            or torch._C._len_torch_dispatch_stack()
+            or torch._C._are_functorch_transforms_active()
+            or forward_ad._current_level >= 0
+            or torch._C._get_tracing_state() is not None
+        ):
+            return overload(*arguments)
+        for value in arguments:
+            if isinstance(value, torch.Tensor) and (type(value) not in ordinary or value.is_meta):
+                return overload(*arguments)
+        return run(*arguments)
+
+    return call
+
+
+def _recorded(overload: Any, implementation: Callable[..., Any], gradient: Gradient) -> Callable[..., Any]:
+    import torch
+
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        outputs = implementation(*arguments)
+        gradient.setup_context(ctx, arguments, outputs)
+        return outputs
+
+    function: Any = _function(torch.autograd.Function, overload, gradient.name, forward, gradient.backward)
+
+    def run(*arguments: Any) -> Any:
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments):
+            return function.apply(*arguments)
+        return implementation(*arguments)
+
+    return run
+
+
+def _unrecorded(implementation: Callable[..., Any]) -> Callable[..., Any]:
+    import torch
+
     below_autograd = torch._C._AutoDispatchBelowAutograd
-    after_autograd = torch._C._after_autograd_keyset
+
+    def run(*arguments: Any) -> Any:
+        with below_autograd():
+            return implementation(*arguments)
+
+    return run
+
+
+# --- the registered op ------------------------------------------------------------------------------------------------
+
+
+def _function(base: type, overload: Any, name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> type:
+    """An autograd.Function of the op, without forward mode."""
 
     def jvp(ctx: Any, *tangents: Any) -> NoReturn:
         raise UnsupportedError(
@@ -50,38 +158,52 @@ def register_gradient(
             "reverse mode (backward, torch.func.grad, vjp, jacrev) is"
         )
 
-    def forward(ctx: Any, keyset: Any, *arguments: Any) -> Any:
-        with below_autograd():
-            outputs = overload.redispatch(keyset & after_autograd, *arguments)
-        setup_context(ctx, arguments, outputs)  # not the class's own: `apply` would bind arguments through `inspect`
-        return outputs
+    members = {"forward": forward, "backward": backward, "jvp": jvp}
+    return type(
+        overload.name().replace("::", "_"), (base,), {name: staticmethod(member) for name, member in members.items()}
+    )
 
-    def backward_after_keyset(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        needs = ctx.needs_input_grad
-        ctx.needs_input_grad = needs[1:]
-        try:
-            found = backward(ctx, *gradients)
-        finally:
-            ctx.needs_input_grad = needs
-        return (None, *found) if isinstance(found, tuple) else (None, found)
+
+def _constant(overload: Any) -> Callable[..., Any]:
+    import torch
+
+    def run(keyset: Any, *arguments: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return overload.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+
+    return run
+
+
+def _differentiable(overload: Any, gradient: Gradient) -> Callable[..., Any]:
+    import torch
+
+    constant = _constant(overload)
+
+    def forward(ctx: Any, keyset: Any, *arguments: Any) -> Any:
+        outputs = constant(keyset, *arguments)
+        gradient.setup_context(ctx, arguments, outputs)  # as a method `apply` would bind arguments through `inspect`
+        return outputs
 
     def forward_in_layer(ctx: Any, keyset: Any, *arguments: Any) -> Any:
         # `apply` turns recording off, for the layers below as well, which are to record
         with torch.enable_grad(), torch.autograd.forward_ad._set_fwd_grad_enabled(True):
             return forward(ctx, keyset, *arguments)
 
-    members = {"backward": staticmethod(backward_after_keyset), "jvp": staticmethod(jvp)}
-    function: Any = type(
-        f"{namespace}_{opname}", (torch.autograd.Function,), {**members, "forward": staticmethod(forward)}
-    )
-    # torch.func calls the op once for each of its layers; `apply` of this class takes care of one
-    layer: Any = type(
-        f"{namespace}_{opname}_layer",
-        (torch.autograd.function._SingleLevelFunction,),
-        {**members, "forward": staticmethod(forward_in_layer)},
-    )
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        needs = ctx.needs_input_grad
+        ctx.needs_input_grad = needs[1:]  # the key set is no argument
+        try:
+            found = gradient.backward(ctx, *gradients)
+        finally:
+            ctx.needs_input_grad = needs
+        return (None, *found) if isinstance(found, tuple) else (None, found)
 
-    def with_gradient(keyset: Any, *arguments: Any) -> Any:
+    function: Any = _function(torch.autograd.Function, overload, gradient.name, forward, backward)
+    # torch.func calls the op once for each of its layers; `apply` of this class takes care of one
+    single = torch.autograd.function._SingleLevelFunction
+    layer: Any = _function(single, overload, gradient.name, forward_in_layer, backward)
+
+    def run(keyset: Any, *arguments: Any) -> Any:
         if torch._C._are_functorch_transforms_active():
             from torch._functorch.utils import enable_single_level_autograd_function
 
@@ -90,33 +212,6 @@ def register_gradient(
         forward_mode = torch.autograd.forward_ad._current_level >= 0
         if forward_mode or (torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments)):
             return function.apply(keyset, *arguments)
-        with below_autograd():
-            return overload.redispatch(keyset & after_autograd, *arguments)
+        return constant(keyset, *arguments)
 
-    library.impl(opname, with_gradient, "Autograd", with_keyset=True)
-
-
-def refuse_gradient(library: torch.library.Library, op: str, *, name: str, what: str = "second derivatives") -> None:
-    """Differentiating through ``op`` is an UnsupportedError: ``name`` does not support ``what``."""
-
-    def backward(ctx: Any, *gradients: Any) -> NoReturn:
-        raise UnsupportedError(f"{name}: {what} are not supported; differentiate it once")
-
-    register_gradient(library, op, backward, setup_context=_nothing, name=name)
-
-
-def without_gradient(library: torch.library.Library, op: str) -> None:
-    """``op`` is a constant of its arguments: nothing is recorded, as if they had been detached."""
-    torch = require_torch()
-    namespace, opname = op.split("::")
-    overload = getattr(getattr(torch.ops, namespace), opname).default
-
-    def run(keyset: Any, *arguments: Any) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
-            return overload.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
-
-    library.impl(opname, run, "Autograd", with_keyset=True)
-
-
-def _nothing(ctx: Any, inputs: Any, output: Any) -> None:
-    return None
+    return run

@@ -17,7 +17,7 @@ import nox
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from tools import devenv, downloads, testing  # noqa: E402
+from tools import devenv, downloads, llvm, testing  # noqa: E402
 from tools.monorepo import wheels  # noqa: E402
 
 nox.needs_version = ">=2024.10"
@@ -54,6 +54,12 @@ def aiter_wheel(session: nox.Session, python: str, arguments: list[str]) -> list
         return []
 
 
+def llvm_tools(session: nox.Session) -> None:
+    """LLVM 22 for turbo-sim's tests, where root may install it; they skip without it."""
+    if line := llvm.install():
+        session.log(line)
+
+
 @nox.session
 def quickstart(session: nox.Session) -> None:
     """Install the wheels and train a language model on them next to plain torch; its options go after `--`."""
@@ -66,6 +72,7 @@ def tests(session: nox.Session) -> None:
     """Everything that this machine can show: lint, then the tests of all wheels, then what crosses wheels."""
     python, arguments = environment(session)
     failures = [] if testing.names_tests(arguments) else run_lint(session, python)
+    llvm_tools(session)
     pytest(session, python, [], [*aiter_wheel(session, python, arguments), *arguments])
     if failures:
         session.error("the tests passed, but not: " + ", ".join(failures))
@@ -106,6 +113,8 @@ def add_wheel_session(name: str) -> None:
     def test_wheel(session: nox.Session) -> None:
         python, arguments = environment(session)
         others = aiter_wheel(session, python, arguments) if name in ("turbo-sim", "turbo-attention") else []
+        if name == "turbo-sim":
+            llvm_tools(session)
         pytest(session, python, [f"packages/{name}/tests"], [*others, *arguments])
 
     test_wheel.__doc__ = f"The tests of {name} alone."
@@ -122,6 +131,7 @@ def test_sim_aiter(session: nox.Session) -> None:
     wheel = aiter_wheel(session, python, arguments)
     if not wheel and not any(argument.startswith("--aiter-wheel") for argument in arguments):
         session.error("the amd-aiter wheel could not be fetched; name one with --aiter-wheel=FILE")
+    llvm_tools(session)
     everything = [] if "-m" in arguments else ["-m", "all_objects or not all_objects"]
     paths = [f"packages/turbo-sim/tests/{name}.py" for name in ("test_aiter_objects", "test_aiter")]
     pytest(session, python, paths, [*wheel, *everything, *arguments])

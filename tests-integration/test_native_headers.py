@@ -80,9 +80,10 @@ def test_the_test_source_names_every_function():
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_instructions(compiled, arch):
-    objdump = shutil.which("llvm-objdump-22")
-    if objdump is None:
-        pytest.skip("needs llvm-objdump-22 (Debian package llvm-22)")
+    simulator = pytest.importorskip("turbo_sim.testing")
+    if reason := simulator.why_no_llvm("llvm-objdump"):
+        pytest.skip(reason)
+    objdump = simulator.llvm_tool("llvm-objdump")
     listing = subprocess.run(
         [objdump, "-d", f"--mcpu={arch}", str(compiled[arch])], capture_output=True, text=True, check=True
     )

@@ -4,10 +4,14 @@
 import fcntl
 import json
 import os
+import re
+import subprocess
+from types import SimpleNamespace
 
 import pytest
 
-from tools import devenv, downloads, testing
+from tools import devenv, downloads, llvm, testing
+from tools.monorepo import ROOT
 from tools.new_wheel import render
 
 
@@ -258,3 +262,67 @@ def test_a_failed_download_says_why_and_leaves_nothing(tmp_path, body):
     with pytest.raises(downloads.DownloadFailure, match="some-thing==1.0.*(no route to host|another file)"):
         downloads.wheel(fake_pip(tmp_path, body), "some-thing==1.0", tmp_path / "downloads")
     assert list((tmp_path / "downloads").iterdir()) == []
+
+
+# --- LLVM -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def apt(tmp_path, monkeypatch):
+    """A machine of root with apt alone on PATH; what was asked of it, and what it answers: (offered, exit code)."""
+    asked, answers = [], {"policy": "llvm-22:\n  Candidate: 1:22.1.0-1\n", "code": 0}
+
+    def run(command):
+        asked.append(" ".join(word for word in command if word != "-o" and "::" not in word))
+        said = answers["policy"] if command[0] == "apt-cache" else ""
+        return subprocess.CompletedProcess(command, answers["code"] if "install" in command else 0, said, "E: held\n")
+
+    for program in ("apt-get", "apt-cache"):
+        (tmp_path / program).touch(0o755)
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "deb.debian.org_Packages.lz4").touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(llvm, "LISTS", tmp_path / "lists")
+    monkeypatch.setattr(llvm.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(llvm, "_run", run)
+    return SimpleNamespace(asked=asked, answers=answers, folder=tmp_path)
+
+
+INSTALL = "apt-get install -y -qq --no-install-recommends llvm-22"
+
+
+def test_llvm_is_installed_where_root_may(apt):
+    assert llvm.install() == "installed llvm-22, which turbo-sim's tests assemble with"
+    assert apt.asked == ["apt-cache policy llvm-22", INSTALL]
+
+
+def test_llvm_is_asked_for_in_an_image_without_lists(apt):
+    (apt.folder / "lists" / "deb.debian.org_Packages.lz4").unlink()
+    assert llvm.install() is not None
+    assert apt.asked == ["apt-get update -qq", "apt-cache policy llvm-22", INSTALL]
+
+
+def test_llvm_that_is_not_offered_or_fails_is_no_error(apt):
+    apt.answers["code"] = 100
+    assert llvm.install() == "llvm-22 could not be installed: E: held"
+    apt.answers["policy"] = "N: Unable to locate package llvm-22\n"
+    assert llvm.install() is None
+
+
+@pytest.mark.parametrize("change", ["there", "not root", "no apt"])
+def test_nothing_is_installed(apt, monkeypatch, change):
+    if change == "there":
+        for tool in llvm.TOOLS:
+            (apt.folder / tool).touch(0o755)
+    elif change == "not root":
+        monkeypatch.setattr(llvm.os, "geteuid", lambda: 1000)
+    else:
+        (apt.folder / "apt-get").unlink()
+    assert llvm.install() is None and apt.asked == []
+
+
+def test_continuous_integration_runs_the_session_and_nothing_else():
+    """What `.ci/run` does before `nox -s tests` is what a user does: have Python and nox."""
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "apt" not in script and re.findall(r"pip install .* (\S+)$", script, re.M) == ["nox"]
+    assert script.rstrip().endswith('exec "${nox[@]}" --non-interactive -s tests -- "$@" </dev/null')

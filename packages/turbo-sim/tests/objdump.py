@@ -3,27 +3,17 @@
 
 from __future__ import annotations
 
-import functools
 import re
-import shutil
 import struct
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from turbo_sim.testing import native
+from turbo_sim.testing import llvm_tool, native, why_no_llvm
 
-
-@functools.cache
-def llvm(tool: str) -> str | None:
-    """Path of an LLVM tool with gfx950, version 22 first."""
-    return shutil.which(f"{tool}-22") or shutil.which(tool)
-
-
-needs_llvm = pytest.mark.skipif(
-    not (llvm("llvm-objdump") and llvm("llvm-mc")), reason="no LLVM 22 tools (apt install llvm-22)"
-)
+REASON = why_no_llvm("llvm-mc", "llvm-objdump")
+needs_llvm = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
 
 def text_section(data: bytes) -> tuple[int, bytes]:
@@ -42,7 +32,8 @@ def differences(path: Path, arch: str) -> tuple[int, list[str]]:
     """Instructions compared, and those whose text differs from llvm-objdump's."""
     address, code = text_section(path.read_bytes())
     ours = {offset: text for offset, _, text in native().disassemble(code, arch)}
-    run = subprocess.run([llvm("llvm-objdump"), "-d", str(path)], capture_output=True, text=True, check=True)
+    command = [llvm_tool("llvm-objdump"), "-d", str(path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
     count, bad = 0, []
     for line in run.stdout.splitlines():
         m = re.match(r"\t(.*?)\s*// ([0-9A-F]+): ([0-9A-F]+)", line)

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from objdump import differences, llvm, needs_llvm
+from objdump import differences, needs_llvm
 
-from turbo_sim.testing import native
+from turbo_sim.testing import llvm_tool, native
 
 TOOLS = Path(__file__).parents[1] / "tools"
 ARCHS = ("gfx942", "gfx950")
@@ -48,7 +48,7 @@ def test_every_opcode(arch: str) -> None:
     tool = enumerator()
     items = tool.variants()
     bad, count = [], 0
-    for (fmt, op, code), want in zip(items, tool.disassemble(llvm("llvm-mc"), arch, items)):
+    for (fmt, op, code), want in zip(items, tool.disassemble(llvm_tool("llvm-mc"), arch, items)):
         # "Invalid register": LLVM shows operands that the hardware does not take; we refuse most of them.
         if want is None or "Invalid" in want or want.startswith(NOT_COMPARED):
             continue
@@ -140,7 +140,7 @@ def test_modifiers(arch: str) -> None:
     """Text with every kind of modifier: assembled by llvm-mc, decoded by us, the same text again."""
     lines = [s for s in (MODIFIERS + (MODIFIERS_950 if arch == "gfx950" else "")).splitlines() if s]
     run = subprocess.run(
-        [llvm("llvm-mc"), "-triple=amdgcn", f"-mcpu={arch}", "-show-encoding"],
+        [llvm_tool("llvm-mc"), "-triple=amdgcn", f"-mcpu={arch}", "-show-encoding"],
         input="\n".join(lines),
         capture_output=True,
         text=True,

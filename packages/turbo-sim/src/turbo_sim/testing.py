@@ -5,12 +5,13 @@
     out = run_asm("v_add_f32_e32 v0, v1, v2", arch="gfx950", v={1: a, 2: b}, exec_mask=0xFF)
     out.v[0]            # uint32[64]
 
-Needs LLVM's assembler (`llvm-mc-22`, Debian package llvm-22); `why_no_assembler()` says why it cannot be used.
+Needs LLVM 22's assembler (`llvm-mc`, Debian package llvm-22); `why_no_assembler()` says why it cannot be used.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from types import ModuleType
 
 import numpy as np
 
+LLVM = 22  # the version whose text, encodings and wait states the simulator is compared with
 LANES = 64
 AGPR = 256  # row of a0
 VCC, M0, EXEC = 106, 124, 126
@@ -36,22 +38,49 @@ def native() -> ModuleType:
 
 
 @functools.cache
-def assembler() -> str | None:
-    """Path of an llvm-mc that knows gfx950."""
-    for name in ("llvm-mc-22", "llvm-mc"):
+def _found(tool: str, _path: str | None) -> tuple[str | None, str]:
+    """Path of an LLVM tool that fits and, where none does, what is wrong with those that are here."""
+    wrong = []
+    for name in (f"{tool}-{LLVM}", tool):
         path = shutil.which(name)
-        if (
-            path
-            and "gfx950"
-            in subprocess.run([path, "-triple=amdgcn", "-mcpu=help"], input="", capture_output=True, text=True).stderr
-        ):
-            return path
-    return None
+        if path is None:
+            continue
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+        version = re.search(r"version (\d+)", said)
+        if version is None:
+            wrong.append(f"{path} does not say its version")
+        elif int(version[1]) != LLVM:
+            wrong.append(f"{path} is of LLVM {version[1]}")
+        elif not re.search(r"^\s*amdgcn\b", said, re.MULTILINE):
+            wrong.append(f"{path} was built without AMD GPUs")
+        else:
+            return path, ""
+    return None, "; ".join(wrong) or f"there is no {tool}"
+
+
+def llvm_tool(tool: str) -> str | None:
+    """Path of ``llvm-mc`` or ``llvm-objdump`` of LLVM 22 with AMD GPUs on PATH, whatever the file is called; or None.
+
+    Asked of the tool itself: Debian's plain ``llvm-mc`` may be LLVM 14, which knows neither architecture, and what
+    another version prints is not what the tests were written for.
+    """
+    return _found(tool, os.environ.get("PATH"))[0]
+
+
+def why_no_llvm(*tools: str) -> str | None:
+    """Reason that one of these tools cannot be used here, or None."""
+    wrong = [found[1] for found in (_found(tool, os.environ.get("PATH")) for tool in tools) if found[0] is None]
+    return f"needs LLVM {LLVM} (Debian, Ubuntu: apt install llvm-{LLVM}): {'; '.join(wrong)}" if wrong else None
+
+
+def assembler() -> str | None:
+    """Path of an ``llvm-mc`` of LLVM 22, or None."""
+    return llvm_tool("llvm-mc")
 
 
 def why_no_assembler() -> str | None:
     """Reason that instructions cannot be assembled here, or None."""
-    return None if assembler() else "no llvm-mc with gfx950 (install Debian's llvm-22)"
+    return why_no_llvm("llvm-mc")
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A HIP run time that records launches in place of making them (fake_hip.c), and fixtures for it.
 
-from turbo_testing.fake_hip import fake_hip, fake_hip_library  # noqa: F401
+The plugin has the fixtures, so a test only names the one that it needs:
 
 def test_it(fake_hip):
     fake_hip.set_arch(0, "gfx950")
@@ -121,6 +121,7 @@ def build(output: Path, *flags: str) -> Path:
 
 @pytest.fixture(scope="session")
 def fake_hip_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled fake, built once a session."""
     # not named libamdhip64: the search for a copy in the process must not find it in tests of other things
     return build(tmp_path_factory.mktemp("fake_hip") / "libfakehip.so")
 

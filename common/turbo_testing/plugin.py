@@ -41,6 +41,7 @@ import pytest
 
 from turbo_core import GlobalBackendManager
 from turbo_testing import devices, interpreter
+from turbo_testing.fake_hip import fake_hip, fake_hip_library  # noqa: F401  (fixtures)
 from turbo_testing.poison import poisoned_allocations  # noqa: F401  (a fixture)
 
 _OPT_IN_MARKERS = ("audit_full", "long_build", "all_objects")

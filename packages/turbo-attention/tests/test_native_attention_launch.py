@@ -8,8 +8,6 @@ import struct
 
 import pytest
 
-from turbo_testing.fake_hip import fake_hip, fake_hip_library  # noqa: F401
-
 torch = pytest.importorskip("torch", reason="torch is not installed")
 _C = pytest.importorskip("turbo_attention.pytorch._C", reason="turbo-attention is not built (pip install -e)")
 
@@ -25,7 +23,7 @@ DTYPES = {"bf16": _C.BFLOAT16, "fp16": _C.FLOAT16}
 
 
 @pytest.fixture(autouse=True)
-def forget_hip(fake_hip):  # noqa: F811
+def forget_hip(fake_hip):
     native.reset()
     _C.reset()
     yield
@@ -67,7 +65,7 @@ def forward(batches=2, sq=300, sk=70, heads=6, key_heads=2, D=64, dtype=_C.BFLOA
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("D", [64, 128])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_kernel(fake_hip, dtype, D, causal, device):  # noqa: F811
+def test_every_kernel(fake_hip, dtype, D, causal, device):
     assert forward(D=D, dtype=DTYPES[dtype], causal=causal, device=device) == _C.OK, _C.last_error()
     (launch,) = fake_hip.launches
     name = f"attention_forward_{dtype}_{D}_{'causal' if causal else 'full'}"
@@ -78,7 +76,7 @@ def test_every_kernel(fake_hip, dtype, D, causal, device):  # noqa: F811
 @pytest.mark.parametrize(
     "scale, device_scale, negative", [(0.125, 0.18033688, 0), (-1.0, 1.442695, 1), (0.0, 2**-100, 0)]
 )
-def test_arguments(fake_hip, scale, device_scale, negative):  # noqa: F811
+def test_arguments(fake_hip, scale, device_scale, negative):
     strides = dict(q_strides=(8, 16, 24), k_strides=(32, 40, 48), v_strides=(56, 64, 72), out_strides=(80, 88, 2**40))
     assert forward(scale=scale, **strides) == _C.OK, _C.last_error()
     (launch,) = fake_hip.launches
@@ -90,12 +88,12 @@ def test_arguments(fake_hip, scale, device_scale, negative):  # noqa: F811
     assert values[26] == pytest.approx(device_scale, rel=1e-6) and values[27] == negative
 
 
-def test_nan_as_scale_stays(fake_hip):  # noqa: F811
+def test_nan_as_scale_stays(fake_hip):
     assert forward(scale=math.nan) == _C.OK
     assert math.isnan(struct.unpack_from("<f", fake_hip.launches[0].arguments, 184)[0])
 
 
-def test_nothing_to_do_is_not_launched(fake_hip):  # noqa: F811
+def test_nothing_to_do_is_not_launched(fake_hip):
     assert forward(batches=0) == forward(sq=0) == forward(heads=0) == _C.OK
     assert fake_hip.launches == []
 
@@ -126,7 +124,7 @@ def empty(*shape, dtype=torch.bfloat16):
     return torch.zeros(shape, dtype=dtype)
 
 
-def test_tensors_become_addresses(fake_hip):  # noqa: F811
+def test_tensors_become_addresses(fake_hip):
     q = empty(300, 2, 6, 64).transpose(0, 1)  # sbhd
     k = empty(1, 3, 70, 64).transpose(1, 2).expand(2, 70, 3, 64)  # bhsd
     v = empty(2, 70, 3, 2, 64)[:, :, :, 1]
@@ -143,7 +141,7 @@ def test_tensors_become_addresses(fake_hip):  # noqa: F811
 
 
 @pytest.mark.parametrize("kind", ["address", "row stride", "head stride", "unused stride"])
-def test_what_cannot_be_read_in_place_is_copied(fake_hip, kind):  # noqa: F811
+def test_what_cannot_be_read_in_place_is_copied(fake_hip, kind):
     k = {
         "address": lambda: empty(2 * 70 * 64 + 4)[4:].view(2, 70, 1, 64),
         "row stride": lambda: empty(2, 70, 1, 68)[..., :64],
@@ -162,7 +160,7 @@ def test_what_cannot_be_read_in_place_is_copied(fake_hip, kind):  # noqa: F811
 # --- may it run -------------------------------------------------------------------------------------------------------
 
 
-def test_why_not(fake_hip):  # noqa: F811
+def test_why_not(fake_hip):
     q, k = empty(2, 5, 4, 64), empty(2, 7, 2, 64)
     one = torch.zeros(1)
     assert native.why_not(call(q, k, k)) == "the HIP kernels are for gfx942 and gfx950; cpu is cpu"
@@ -187,7 +185,7 @@ def test_why_not(fake_hip):  # noqa: F811
             assert native.why_not(unsupported).startswith(text)
 
 
-def test_why_not_of_sizes(fake_hip):  # noqa: F811
+def test_why_not_of_sizes(fake_hip):
     def sized(B, S, H, strides=(0, 0, 0)):
         return torch.empty(128, dtype=torch.bfloat16).as_strided((B, S, H, 64), (*strides, 1))
 
@@ -204,7 +202,7 @@ def test_why_not_of_sizes(fake_hip):  # noqa: F811
             assert native.why_not(call(q, one, one)) == text
 
 
-def test_the_dispatcher_asks(fake_hip):  # noqa: F811
+def test_the_dispatcher_asks(fake_hip):
     """TURBO is no default; its backward is Triton's."""
     q, k = empty(2, 5, 4, 64), empty(2, 7, 2, 64)
     with simulated_arch("gfx942"):
@@ -242,13 +240,13 @@ def test_the_dispatcher_asks(fake_hip):  # noqa: F811
     ],
     ids=str,
 )
-def test_refusals(fake_hip, arguments, text):  # noqa: F811
+def test_refusals(fake_hip, arguments, text):
     assert forward(**arguments) == _C.ERROR_ARGUMENT
     assert text in _C.last_error() and _C.last_error().startswith("attention_forward: ")
     assert fake_hip.launches == []
 
 
-def test_a_refusal_is_an_error(fake_hip):  # noqa: F811
+def test_a_refusal_is_an_error(fake_hip):
     q = empty(1, 5, 2, 96)
     with simulated_arch("gfx942"), pytest.raises(UnsupportedError, match="head_dim 96"):
         native.forward(call(q, q, q))

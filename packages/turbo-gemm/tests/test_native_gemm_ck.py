@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from turbo_testing.fake_hip import fake_hip, fake_hip_library  # noqa: F401
-
 torch = pytest.importorskip("torch", reason="torch is not installed")
 _C = pytest.importorskip("turbo_gemm.pytorch._C", reason="turbo-gemm is not built (pip install -e)")
 
@@ -92,7 +90,7 @@ class Call(NamedTuple):
 
 
 @pytest.fixture
-def on_fake_gfx942(fake_hip, monkeypatch):  # noqa: F811
+def on_fake_gfx942(fake_hip, monkeypatch):
     """Code objects as if they were there: the fake library loads none before a launch."""
     native.reset()
     _C.reset()

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 import pytest
 
-from turbo_testing.fake_hip import fake_hip, fake_hip_library  # noqa: F401
-
 torch = pytest.importorskip("torch", reason="torch is not installed")
 _C = pytest.importorskip("turbo_gemm.pytorch._C", reason="turbo-gemm is not built (pip install -e)")
 
@@ -28,7 +26,7 @@ TILES = {"chosen": _C.TILE_CHOSEN, "large": _C.TILE_LARGE, "small": _C.TILE_SMAL
 
 
 @pytest.fixture(autouse=True)
-def forget_hip(fake_hip):  # noqa: F811
+def forget_hip(fake_hip):
     native.reset()
     _C.reset()
     yield
@@ -79,7 +77,7 @@ def gemm_fp8(m, n, k, a="e4m3", b="e4m3", out="bf16", block=0, tile="chosen", de
 @pytest.mark.parametrize(
     "a, b", [("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3"), ("e5m2", "e5m2"), ("e2m1", "e2m1")]
 )
-def test_every_mx_kernel(fake_hip, a, b, out, tile, threads):  # noqa: F811
+def test_every_mx_kernel(fake_hip, a, b, out, tile, threads):
     wanted = "large" if tile == "256x256" else "small"
     assert gemm_mx(300, 200, 256, a, b, out, wanted) == _C.OK, _C.last_error()
     (launch,) = fake_hip.launches
@@ -108,7 +106,7 @@ def test_every_mx_kernel(fake_hip, a, b, out, tile, threads):  # noqa: F811
 @pytest.mark.parametrize("a", OCP)
 @pytest.mark.parametrize("b", OCP)
 @pytest.mark.parametrize("device", [GFX942, GFX950])
-def test_every_fp8_kernel(fake_hip, device, a, b, out, block, b_rows, kind, tile, wanted, threads):  # noqa: F811
+def test_every_fp8_kernel(fake_hip, device, a, b, out, block, b_rows, kind, tile, wanted, threads):
     assert gemm_fp8(300, 200, 256, a, b, out, block, wanted, device, b_rows=b_rows) == _C.OK, _C.last_error()
     (launch,) = fake_hip.launches
     tile_m, tile_n = map(int, tile.split("x"))
@@ -130,12 +128,12 @@ def test_every_fp8_kernel(fake_hip, device, a, b, out, block, b_rows, kind, tile
         (16, 131072, "128x128"),
     ],
 )
-def test_the_tile_for_a_size(fake_hip, m, n, tile):  # noqa: F811
+def test_the_tile_for_a_size(fake_hip, m, n, tile):
     assert gemm_mx(m, n, 128) == _C.OK, _C.last_error()
     assert fake_hip.launches[0].kernel.endswith(tile)
 
 
-def test_nothing_to_do_is_not_launched(fake_hip):  # noqa: F811
+def test_nothing_to_do_is_not_launched(fake_hip):
     for run in (gemm_mx, gemm_fp8):
         assert run(0, 5, 128) == _C.OK
         assert run(5, 0, 128) == _C.OK
@@ -149,7 +147,7 @@ def test_nothing_to_do_is_not_launched(fake_hip):  # noqa: F811
     "out, n, c, vector",
     [("bf16", 264, C, 1), ("bf16", 260, C, 0), ("fp32", 260, C, 1), ("fp32", 262, C, 0), ("bf16", 264, C + 8, 0)],
 )
-def test_mx_arguments(fake_hip, out, n, c, vector):  # noqa: F811
+def test_mx_arguments(fake_hip, out, n, c, vector):
     assert gemm_mx(300, n, 256, "e2m1", "e2m1", out, "large", a_stride=144, scale_stride=12, c=c) == _C.OK
     assert fake_hip.launches[0].arguments == struct.pack(
         "<6Q7q10i",
@@ -162,7 +160,7 @@ def test_mx_arguments(fake_hip, out, n, c, vector):  # noqa: F811
     )
 
 
-def test_fp8_arguments(fake_hip):  # noqa: F811
+def test_fp8_arguments(fake_hip):
     status = gemm_fp8(
         300, 256, 272, block=128, a_stride=288, scale_stride=7, step=3, rows=128, bias=BIAS, bias_dtype=2, c_stride=512
     )
@@ -179,7 +177,7 @@ def test_fp8_arguments(fake_hip):  # noqa: F811
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
-def test_tensors_become_addresses(fake_hip, arch):  # noqa: F811
+def test_tensors_become_addresses(fake_hip, arch):
     fake_hip.set_arch(0, arch)
     dtype = torch.float8_e4m3fnuz if arch == "gfx942" else torch.float8_e4m3fn
     a = torch.zeros(300, 256, dtype=dtype)[::2, 128:]  # [150, 128]
@@ -214,7 +212,7 @@ def test_tensors_become_addresses(fake_hip, arch):  # noqa: F811
     )
 
 
-def test_operands_that_cannot_be_read_in_place_are_copied(fake_hip):  # noqa: F811
+def test_operands_that_cannot_be_read_in_place_are_copied(fake_hip):
     a = torch.randn(100, 40).to(torch.float8_e4m3fnuz)  # [K, M]: transposed, and K padded to 112
     b = torch.zeros(8, 100, dtype=torch.float8_e4m3fnuz)
     scale = torch.ones(())
@@ -257,7 +255,7 @@ class Call(NamedTuple):
         return self.a.shape[0], self.b.shape[0], self.k
 
 
-def test_why_not(fake_hip):  # noqa: F811
+def test_why_not(fake_hip):
     fnuz, ocp, fp4 = (
         torch.zeros(4, 128, dtype=dtype) for dtype in (torch.float8_e4m3fnuz, torch.float8_e4m3fn, torch.uint8)
     )
@@ -310,7 +308,7 @@ def test_why_not(fake_hip):  # noqa: F811
     ],
     ids=str,
 )
-def test_mx_refusals(fake_hip, arguments, text):  # noqa: F811
+def test_mx_refusals(fake_hip, arguments, text):
     assert gemm_mx(**arguments) == _C.ERROR_ARGUMENT
     assert text in _C.last_error() and _C.last_error().startswith("gemm_mx: ")
     assert fake_hip.launches == []
@@ -333,19 +331,19 @@ def test_mx_refusals(fake_hip, arguments, text):  # noqa: F811
     ],
     ids=str,
 )
-def test_fp8_refusals(fake_hip, arguments, text):  # noqa: F811
+def test_fp8_refusals(fake_hip, arguments, text):
     assert gemm_fp8(**(dict(m=4, n=4, k=128) | arguments)) == _C.ERROR_ARGUMENT
     assert text in _C.last_error() and _C.last_error().startswith("gemm_fp8: ")
     assert fake_hip.launches == []
 
 
-def test_mx_on_gfx942_has_no_code_object(fake_hip):  # noqa: F811
+def test_mx_on_gfx942_has_no_code_object(fake_hip):
     assert gemm_mx(4, 4, 128, device=GFX942) == _C.ERROR_NO_KERNEL
     assert "device 0 is gfx942; code objects of gemm_mx in" in _C.last_error()
     assert _C.last_error().endswith("are for: gfx950")
 
 
-def test_a_refused_tensor_is_named_before_anything_is_launched(fake_hip):  # noqa: F811
+def test_a_refused_tensor_is_named_before_anything_is_launched(fake_hip):
     a, scale = torch.zeros(4, 128, dtype=torch.float8_e4m3fnuz), torch.ones(())
     options = dict(granularity=ScalingGranularity.TENSORWISE, block_size=0, out_dtype=torch.float32)
     with simulated_arch("gfx942"), pytest.raises(UnsupportedError, match="gemm_fp8: dtype of b is 3"):

@@ -8,8 +8,6 @@ import struct
 
 import pytest
 
-from turbo_testing.fake_hip import fake_hip, fake_hip_library  # noqa: F401
-
 torch = pytest.importorskip("torch", reason="torch is not installed")
 _C = pytest.importorskip("turbo_norm_act.pytorch._C", reason="turbo-norm-act is not built (pip install -e)")
 
@@ -22,7 +20,7 @@ STREAM = 0x5EA
 
 
 @pytest.fixture(autouse=True)
-def forget_hip(fake_hip):  # noqa: F811
+def forget_hip(fake_hip):
     native.reset()
     _C.reset()
     yield
@@ -121,7 +119,7 @@ def expected_kernel(norm, direction, dtype, row_bytes, rows):
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("row_bytes", sorted({16, *LIMITS, *(limit + 16 for limit in LIMITS)}))
-def test_the_first_kernel_that_holds_the_row(fake_hip, dtype, row_bytes, direction, norm):  # noqa: F811
+def test_the_first_kernel_that_holds_the_row(fake_hip, dtype, row_bytes, direction, norm):
     run = forward if direction == "forward" else backward
     assert run(7, row_bytes // BYTES[dtype], dtype, norm=norm) == _C.OK, _C.last_error()
     launch = fake_hip.launches[0]
@@ -144,19 +142,19 @@ def test_the_first_kernel_that_holds_the_row(fake_hip, dtype, row_bytes, directi
     ],
     ids=str,
 )
-def test_forward_reads_single_elements_where_rows_are_not_aligned(fake_hip, case):  # noqa: F811
+def test_forward_reads_single_elements_where_rows_are_not_aligned(fake_hip, case):
     assert forward(3, **case) == _C.OK, _C.last_error()
     assert fake_hip.launches[0].kernel == f"{case.get('norm', 'rmsnorm')}_forward_bf16_loop_scalar"
 
 
-def test_an_aligned_row_stride_keeps_the_vector_kernel(fake_hip):  # noqa: F811
+def test_an_aligned_row_stride_keeps_the_vector_kernel(fake_hip):
     assert forward(3, 4096, stride=4096 + 8) == _C.OK
     assert forward(3, 4096, stride=0) == _C.OK
     assert {launch.kernel for launch in fake_hip.launches} == {"rmsnorm_forward_bf16_256x2"}
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_more_rows_than_a_grid_may_have(fake_hip, direction):  # noqa: F811
+def test_more_rows_than_a_grid_may_have(fake_hip, direction):
     rows = 3 * 2**32 + 5
     assert (forward if direction == "forward" else backward)(rows, 8) == _C.OK, _C.last_error()
     first = fake_hip.launches[0]
@@ -169,7 +167,7 @@ def test_more_rows_than_a_grid_may_have(fake_hip, direction):  # noqa: F811
 
 @pytest.mark.parametrize("zero_centered, with_gamma", list(itertools.product([False, True], [False, True])))
 @pytest.mark.parametrize("with_residual", [False, True])
-def test_forward_arguments(fake_hip, zero_centered, with_gamma, with_residual):  # noqa: F811
+def test_forward_arguments(fake_hip, zero_centered, with_gamma, with_residual):
     residual, s = (RESIDUAL, S) if with_residual else (0, 0)
     gamma = GAMMA if with_gamma else 0
     status = forward(
@@ -198,7 +196,7 @@ def test_forward_arguments(fake_hip, zero_centered, with_gamma, with_residual): 
 
 
 @pytest.mark.parametrize("beta", [0, BETA])
-def test_forward_arguments_of_layernorm(fake_hip, beta):  # noqa: F811
+def test_forward_arguments_of_layernorm(fake_hip, beta):
     assert forward(5, 64, "fp16", norm="layernorm", beta=beta, beta_dtype="bf16") == _C.OK, _C.last_error()
     (launch,) = fake_hip.launches
     assert launch.kernel == "layernorm_forward_fp16_64x1"
@@ -206,7 +204,7 @@ def test_forward_arguments_of_layernorm(fake_hip, beta):  # noqa: F811
 
 
 @pytest.mark.parametrize("with_ds, with_dgamma", list(itertools.product([False, True], [False, True])))
-def test_backward_arguments(fake_hip, with_ds, with_dgamma):  # noqa: F811
+def test_backward_arguments(fake_hip, with_ds, with_dgamma):
     ds, dgamma = (DS if with_ds else 0), (DGAMMA if with_dgamma else 0)
     assert backward(3000, 4096, stride=0, ds=ds, dgamma=dgamma, zero_centered=True) == _C.OK, _C.last_error()
     first, *rest = fake_hip.launches
@@ -229,7 +227,7 @@ def test_backward_arguments(fake_hip, with_ds, with_dgamma):  # noqa: F811
 
 
 @pytest.mark.parametrize("with_dgamma, with_dbeta", list(itertools.product([False, True], [False, True])))
-def test_backward_arguments_of_layernorm(fake_hip, with_dgamma, with_dbeta):  # noqa: F811
+def test_backward_arguments_of_layernorm(fake_hip, with_dgamma, with_dbeta):
     """The lines of dbeta follow those of dgamma, or are the only ones; one launch sums both."""
     dgamma, dbeta = (DGAMMA if with_dgamma else 0), (DBETA if with_dbeta else 0)
     assert backward(3000, 4096, norm="layernorm", dgamma=dgamma, dbeta=dbeta) == _C.OK, _C.last_error()
@@ -269,7 +267,7 @@ def test_partials(rows, dim, dtype, partials):
 @pytest.mark.parametrize(
     "dim, dtype, flavour", [(65536, "bf16", "vector"), (32768, "fp32", "vector"), (513, "fp16", "scalar")]
 )
-def test_backward_of_rows_that_leave_the_registers(fake_hip, dim, dtype, flavour, norm):  # noqa: F811
+def test_backward_of_rows_that_leave_the_registers(fake_hip, dim, dtype, flavour, norm):
     assert backward(100, dim, dtype, norm=norm) == _C.OK, _C.last_error()
     loop, columns, total = fake_hip.launches
     lines = _C.norm_backward_partials(100, dim, CODES[dtype])
@@ -282,7 +280,7 @@ def test_backward_of_rows_that_leave_the_registers(fake_hip, dim, dtype, flavour
 # --- nothing to do, or not accepted -----------------------------------------------------------------------------------
 
 
-def test_without_rows_only_dgamma_is_written(fake_hip):  # noqa: F811
+def test_without_rows_only_dgamma_is_written(fake_hip):
     assert forward(0, 64) == _C.OK
     assert fake_hip.launches == []
     assert backward(0, 64) == _C.OK
@@ -319,14 +317,14 @@ def test_without_rows_only_dgamma_is_written(fake_hip):  # noqa: F811
         (lambda: forward(1, 64, device=256), "device 256"),
     ],
 )
-def test_bad_arguments(fake_hip, call, text):  # noqa: F811
+def test_bad_arguments(fake_hip, call, text):
     assert call() == _C.ERROR_ARGUMENT
     assert text in _C.last_error()
     assert fake_hip.launches == []
 
 
 @both_norms
-def test_the_widest_row_stays_within_a_grid(fake_hip, norm):  # noqa: F811
+def test_the_widest_row_stays_within_a_grid(fake_hip, norm):
     assert forward(1, 2**29, "fp32", norm=norm) == _C.OK, _C.last_error()
     assert backward(1, 2**29, "fp32", norm=norm) == _C.OK, _C.last_error()
     for launch in fake_hip.launches:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from turbo_testing.fake_hip import build, fake_hip, fake_hip_library  # noqa: F401
+from turbo_testing.fake_hip import build
 
 OK, ARGUMENT, NO_RUNTIME, NO_KERNEL, HIP = range(5)
 
@@ -71,7 +71,7 @@ def error(native: ctypes.CDLL) -> str:
 
 
 @pytest.fixture
-def native(fake_hip, tmp_path):  # noqa: F811
+def native(fake_hip, tmp_path):
     """A copy of the library and its code objects, with a state of its own, from which a test can take files away."""
     folder = tmp_path / "lib"
     shutil.copytree(library().parent, folder)
@@ -175,14 +175,14 @@ def test_a_library_that_appears_later_is_found(roots):
 # --- devices and code objects -----------------------------------------------------------------------------------------
 
 
-def test_each_device_gets_its_own_code_object_once(native, fake_hip):  # noqa: F811
+def test_each_device_gets_its_own_code_object_once(native, fake_hip):
     for device in (0, 1, 0, 1, 0):
         assert launch(native, device) == OK, error(native)
     assert fake_hip.loaded == [0, 1]
     assert [entry.device for entry in fake_hip.launches] == [0, 1, 0, 1, 0]
 
 
-def test_only_the_devices_architecture_is_read(native, fake_hip, tmp_path):  # noqa: F811
+def test_only_the_devices_architecture_is_read(native, fake_hip, tmp_path):
     (tmp_path / "lib" / "rmsnorm_forward.gfx942.hsaco").write_bytes(b"no code object")
     assert launch(native, 1) == OK, error(native)
     assert launch(native, 0) == HIP
@@ -191,7 +191,7 @@ def test_only_the_devices_architecture_is_read(native, fake_hip, tmp_path):  # n
     ) and "rmsnorm_forward.gfx942.hsaco on device 0: no kernel image" in error(native)
 
 
-def test_the_callers_device_is_put_back(native, fake_hip):  # noqa: F811
+def test_the_callers_device_is_put_back(native, fake_hip):
     assert launch(native, 0) == OK
     assert fake_hip.device_changes == 0, "the device was current already"
     assert launch(native, 1) == OK
@@ -202,7 +202,7 @@ def test_the_callers_device_is_put_back(native, fake_hip):  # noqa: F811
     assert fake_hip.current_device == 0
 
 
-def test_threads_load_a_code_object_once(native, fake_hip):  # noqa: F811
+def test_threads_load_a_code_object_once(native, fake_hip):
     start = threading.Barrier(16)
     statuses: list[int] = []
 
@@ -220,7 +220,7 @@ def test_threads_load_a_code_object_once(native, fake_hip):  # noqa: F811
     assert len(fake_hip.launches) == 16
 
 
-def test_reset_finds_everything_anew(native, fake_hip):  # noqa: F811
+def test_reset_finds_everything_anew(native, fake_hip):
     assert launch(native) == OK
     fake_hip.set_arch(0, "gfx950")
     assert launch(native) == OK
@@ -233,7 +233,7 @@ def test_reset_finds_everything_anew(native, fake_hip):  # noqa: F811
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_architecture_without_code_object(native, fake_hip, tmp_path):  # noqa: F811
+def test_an_architecture_without_code_object(native, fake_hip, tmp_path):
     fake_hip.set_arch(0, "gfx90a:sramecc+:xnack-")
     assert launch(native) == NO_KERNEL
     folder = tmp_path / "lib"
@@ -245,7 +245,7 @@ def test_an_architecture_without_code_object(native, fake_hip, tmp_path):  # noq
     assert native.turbo_norm_act_check(1) == NO_KERNEL
 
 
-def test_a_kernel_that_the_code_object_lacks(native, fake_hip, tmp_path):  # noqa: F811
+def test_a_kernel_that_the_code_object_lacks(native, fake_hip, tmp_path):
     folder = tmp_path / "lib"
     shutil.copy(folder / "rmsnorm_backward.gfx942.hsaco", folder / "rmsnorm_forward.gfx942.hsaco")
     assert launch(native) == NO_KERNEL
@@ -265,7 +265,7 @@ def test_a_kernel_that_the_code_object_lacks(native, fake_hip, tmp_path):  # noq
         ),
     ],
 )
-def test_a_failing_hip_call_is_named_and_can_be_repeated(native, fake_hip, function, text):  # noqa: F811
+def test_a_failing_hip_call_is_named_and_can_be_repeated(native, fake_hip, function, text):
     fake_hip.fail(function, 719)
     assert launch(native) == HIP
     assert text in error(native) and "unspecified launch failure (hipError_t 719)" in error(native)
@@ -274,18 +274,18 @@ def test_a_failing_hip_call_is_named_and_can_be_repeated(native, fake_hip, funct
     assert launch(native) == OK, "a failure must not be remembered"
 
 
-def test_no_such_device(native, fake_hip):  # noqa: F811
+def test_no_such_device(native, fake_hip):
     assert launch(native, 5) == HIP
     assert "invalid device ordinal" in error(native)
 
 
-def test_a_run_time_that_tells_no_architecture(native, fake_hip):  # noqa: F811
+def test_a_run_time_that_tells_no_architecture(native, fake_hip):
     fake_hip.set_arch(0, "AMD Radeon")
     assert launch(native) == HIP
     assert 'reports no architecture for device 0 (gcnArchName is "AMD Radeon")' in error(native)
 
 
-def test_errors_are_per_thread(native, fake_hip):  # noqa: F811
+def test_errors_are_per_thread(native, fake_hip):
     assert launch(native, 5) == HIP
     seen = []
     thread = threading.Thread(target=lambda: seen.append(error(native)))

@@ -7,8 +7,6 @@ import struct
 
 import pytest
 
-from turbo_testing.fake_hip import fake_hip, fake_hip_library  # noqa: F401
-
 torch = pytest.importorskip("torch", reason="torch is not installed")
 _C = pytest.importorskip("turbo_norm_act.pytorch._C", reason="turbo-norm-act is not built (pip install -e)")
 
@@ -18,7 +16,7 @@ from turbo_norm_act.values import Wanted  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
-def forget_hip(fake_hip):  # noqa: F811
+def forget_hip(fake_hip):
     native.reset()
     _C.reset()
     yield
@@ -34,7 +32,7 @@ def forward(x, residual=None, gamma=None, beta=None, center=False):
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
-def test_tensors_become_addresses(fake_hip, arch):  # noqa: F811
+def test_tensors_become_addresses(fake_hip, arch):
     fake_hip.set_arch(0, arch)
     x = torch.zeros(6, 4096, dtype=torch.bfloat16)[::2]
     residual = torch.zeros(3, 4096, dtype=torch.bfloat16)
@@ -56,14 +54,14 @@ def test_tensors_become_addresses(fake_hip, arch):  # noqa: F811
     assert (y.shape, y.dtype, s.dtype, rstd.dtype, rstd.shape) == (x.shape, x.dtype, x.dtype, torch.float32, (3,))
 
 
-def test_one_row_needs_no_aligned_stride(fake_hip):  # noqa: F811
+def test_one_row_needs_no_aligned_stride(fake_hip):
     x = torch.zeros(1, 4097, dtype=torch.bfloat16)[:, :4096]
     with simulated_arch("gfx942"):
         assert forward(x).s is None
     assert fake_hip.launches[0].kernel == "rmsnorm_forward_bf16_256x2"
 
 
-def test_backward_of_tensors(fake_hip):  # noqa: F811
+def test_backward_of_tensors(fake_hip):
     s = torch.zeros(3, 64)
     gamma = torch.zeros(64, dtype=torch.float16)
     dy = torch.zeros(()).expand(3, 64)  # what out.sum().backward() hands over
@@ -88,7 +86,7 @@ def test_backward_of_tensors(fake_hip):  # noqa: F811
 
 
 @pytest.mark.parametrize("center", [False, True])
-def test_empty_tensors_launch_nothing(fake_hip, center):  # noqa: F811
+def test_empty_tensors_launch_nothing(fake_hip, center):
     with simulated_arch("gfx942"):
         for shape in ((0, 64), (3, 0)):
             x = torch.zeros(shape)
@@ -113,14 +111,14 @@ def test_empty_tensors_launch_nothing(fake_hip, center):  # noqa: F811
     ],
     ids=["shape", "dtype", "gamma", "beta", "no_beta", "integers"],
 )
-def test_tensors_that_do_not_fit(fake_hip, change, text):  # noqa: F811
+def test_tensors_that_do_not_fit(fake_hip, change, text):
     arguments = dict(x=torch.zeros(3, 64), residual=None, gamma=torch.zeros(64)) | change
     with simulated_arch("gfx942"), pytest.raises(UnsupportedError, match=text):
         forward(**arguments)
     assert fake_hip.launches == []
 
 
-def test_a_failed_launch_is_an_error(fake_hip):  # noqa: F811
+def test_a_failed_launch_is_an_error(fake_hip):
     fake_hip.fail("hipModuleLaunchKernel", 719)
     with simulated_arch("gfx942"), pytest.raises(RuntimeError) as caught:
         forward(torch.zeros(9, 64))
@@ -133,7 +131,7 @@ def test_a_failed_launch_is_an_error(fake_hip):  # noqa: F811
 # --- may it run -------------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_hip_library(fake_hip, monkeypatch):  # noqa: F811
+def test_a_missing_hip_library(fake_hip, monkeypatch):
     monkeypatch.setenv("TURBO_HIP_LIBRARY", "/nowhere/libamdhip64.so")
     with simulated_arch("gfx950"):
         assert "/nowhere/libamdhip64.so" in native.why_not(torch.device("cpu"))
@@ -141,7 +139,7 @@ def test_a_missing_hip_library(fake_hip, monkeypatch):  # noqa: F811
             forward(torch.zeros(9, 64))
 
 
-def test_a_simulator_may_change_its_architecture(fake_hip):  # noqa: F811
+def test_a_simulator_may_change_its_architecture(fake_hip):
     for arch in ("gfx942", "gfx950", "gfx942"):
         fake_hip.set_arch(0, arch)
         with simulated_arch(arch):
@@ -150,7 +148,7 @@ def test_a_simulator_may_change_its_architecture(fake_hip):  # noqa: F811
     assert len(fake_hip.loaded) == 3
 
 
-def test_the_backend_refuses_what_the_kernels_do(fake_hip):  # noqa: F811
+def test_the_backend_refuses_what_the_kernels_do(fake_hip):
     """Both limits are known before a launch: the width of a row, and then what native.why_not says."""
     backend = norm_impl.NormDispatcher.backends[BackendType.TURBO]
     for center in (False, True):

@@ -7,8 +7,6 @@ import struct
 
 import pytest
 
-from turbo_testing.fake_hip import fake_hip, fake_hip_library  # noqa: F401
-
 torch = pytest.importorskip("torch", reason="torch is not installed")
 _C = pytest.importorskip("turbo_quant.pytorch._C", reason="turbo-quant is not built (pip install -e)")
 
@@ -31,7 +29,7 @@ STREAM = 0x5EA
 
 
 @pytest.fixture(autouse=True)
-def on_gfx942(fake_hip):  # noqa: F811
+def on_gfx942(fake_hip):
     native.reset()
     _C.reset()
     with simulated_arch("gfx942"):
@@ -101,7 +99,7 @@ def quantize_mx(rows, columns, **more):
         (513, "loop_scalar", 7, 256),
     ],
 )
-def test_rows(fake_hip, columns, name, blocks, threads):  # noqa: F811
+def test_rows(fake_hip, columns, name, blocks, threads):
     assert quantize(7, columns) == _C.OK, _C.last_error()
     (launch,) = fake_hip.launches
     assert (launch.kernel, launch.grid, launch.block) == (
@@ -126,12 +124,12 @@ def test_rows(fake_hip, columns, name, blocks, threads):  # noqa: F811
     ],
     ids=str,
 )
-def test_what_decides_between_wide_and_single_accesses(fake_hip, change, vector):  # noqa: F811
+def test_what_decides_between_wide_and_single_accesses(fake_hip, change, vector):
     assert quantize(4, 1024, **change) == _C.OK, _C.last_error()
     assert fake_hip.launches[0].kernel.endswith("64x4" if vector else "loop_scalar")
 
 
-def test_two_passes(fake_hip):  # noqa: F811
+def test_two_passes(fake_hip):
     assert quantize(1000, 5000, _C.TENSORWISE, out_dtype=_C.FLOAT8_E5M2_FNUZ, dtype=_C.FLOAT32) == _C.OK
     assert quantize(300, 5000, row=0, column=COLUMN, dtype=_C.FLOAT16) == _C.OK, _C.last_error()
     assert [(launch.kernel, launch.grid[0]) for launch in fake_hip.launches] == [
@@ -149,7 +147,7 @@ def test_two_passes(fake_hip):  # noqa: F811
 
 
 @pytest.mark.parametrize("batches, shuffled", [(1, 0), (3, 8)])
-def test_mx(fake_hip, batches, shuffled):  # noqa: F811
+def test_mx(fake_hip, batches, shuffled):
     assert quantize_mx(100, 300, batches=batches, column=COLUMN, column_flags=shuffled) == _C.OK, _C.last_error()
     assert quantize_mx(100, 300, batches=batches, format=0, dtype=_C.FLOAT32) == _C.OK
     assert quantize_mx(100, 300, batches=batches, format=1, row_flags=2) == _C.OK
@@ -167,7 +165,7 @@ def test_mx(fake_hip, batches, shuffled):  # noqa: F811
     )
 
 
-def test_groups(fake_hip):  # noqa: F811
+def test_groups(fake_hip):
     """Tiles are those of the padded column copy; row tiles of 32 rows need those of x, and a launch of their own."""
     assert quantize_mx(300, 100, column=COLUMN, offs=OFFS, groups=3) == _C.OK, _C.last_error()
     assert quantize_mx(300, 100, column=COLUMN, offs=OFFS, groups=3, row_flags=1) == _C.OK
@@ -181,7 +179,7 @@ def test_groups(fake_hip):  # noqa: F811
 # --- argument bytes ---------------------------------------------------------------------------------------------------
 
 
-def test_tensors_become_addresses(fake_hip):  # noqa: F811
+def test_tensors_become_addresses(fake_hip):
     x = torch.zeros(2, 260, 200, dtype=torch.float16).transpose(1, 2)
     out = native.quantize_float(QuantizeFloatCall(x, E4M3, BLOCKWISE, 128, True, True))
     (launch,) = fake_hip.launches
@@ -197,7 +195,7 @@ def test_tensors_become_addresses(fake_hip):  # noqa: F811
     assert (out.row_scale_inv.shape, out.column_scale_inv.shape) == ((2, 200, 3), (2, 2, 260))
 
 
-def test_dequantize_arguments(fake_hip):  # noqa: F811
+def test_dequantize_arguments(fake_hip):
     q, scale = torch.zeros(2, 30, 40, dtype=torch.uint8).view(E4M3), torch.zeros(2, 2, 40)
     out = native.dequantize_float(DequantizeFloatCall(q, scale, BLOCKWISE, 20, 1, torch.bfloat16))
     codes, byte = torch.zeros(1, 33, 64, dtype=torch.uint8), torch.zeros(1, 33, 4, dtype=torch.uint8)
@@ -214,13 +212,13 @@ def test_dequantize_arguments(fake_hip):  # noqa: F811
     )
 
 
-def test_an_unused_stride_may_be_anything(fake_hip):  # noqa: F811
+def test_an_unused_stride_may_be_anything(fake_hip):
     x = torch.zeros(1, 1, 4097, dtype=torch.bfloat16)[:, :, :4096]
     native.quantize_float(QuantizeFloatCall(x, E4M3, ROWWISE, 0, True, False))
     assert fake_hip.launches[0].kernel == "quantize_rows_bf16_e4m3_256x4"
 
 
-def test_only_what_the_kernels_leave_out_is_cleared(fake_hip, poisoned_allocations):  # noqa: F811
+def test_only_what_the_kernels_leave_out_is_cleared(fake_hip, poisoned_allocations):
     """Nothing runs here, so what is zero was cleared: shuffled scales with padding, and those alone."""
     shuffled = MxDirection(shuffle_scale=True)
     for rows, columns, cleared in ((256, 1024, False), (255, 1024, True), (256, 128, True)):
@@ -235,7 +233,7 @@ def test_only_what_the_kernels_leave_out_is_cleared(fake_hip, poisoned_allocatio
 # --- nothing to do, or not accepted -----------------------------------------------------------------------------------
 
 
-def test_nothing_is_launched_for_nothing(fake_hip):  # noqa: F811
+def test_nothing_is_launched_for_nothing(fake_hip):
     assert quantize(0, 64) == quantize(64, 0, _C.BLOCKWISE) == quantize(3, 3, row=0) == _C.OK
     assert quantize_mx(0, 64) == quantize_mx(64, 64, row=0) == _C.OK
     assert fake_hip.launches == []
@@ -266,13 +264,13 @@ def test_nothing_is_launched_for_nothing(fake_hip):  # noqa: F811
         (lambda: quantize_mx(1, 64, row=ROW + 8), "row.payload is not aligned to 16 bytes"),
     ],
 )
-def test_bad_arguments(fake_hip, call, text):  # noqa: F811
+def test_bad_arguments(fake_hip, call, text):
     assert call() == _C.ERROR_ARGUMENT
     assert text in _C.last_error()
     assert fake_hip.launches == []
 
 
-def test_tensors_of_other_types(fake_hip):  # noqa: F811
+def test_tensors_of_other_types(fake_hip):
     with pytest.raises(UnsupportedError, match="x.dtype=torch.float64"):
         native.quantize_float(QuantizeFloatCall(torch.zeros(1, 1, 1).double(), E4M3, ROWWISE, 0, True, False))
     with pytest.raises(UnsupportedError, match="out_dtype=torch.int8"):

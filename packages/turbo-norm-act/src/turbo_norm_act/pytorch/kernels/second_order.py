@@ -86,13 +86,23 @@ class _Curve(NamedTuple):
 
 
 def _curve(gate: torch.Tensor, up: torch.Tensor, formula: Formula) -> _Curve:
+    passes: torch.Tensor | float = 1.0
+    factor_slope, limit = passes, formula.limit
+    if limit != math.inf:
+        passes, factor_slope = (gate <= limit).float(), ((up <= limit) & (up >= -limit)).float()
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    factor = 1 + up if formula.activation == "clamped" else up
+    act, slope, bend = _derivatives(gate, formula)
+    return _Curve(act, slope * passes, bend * passes, factor, factor_slope)
+
+
+def _derivatives(gate: torch.Tensor, formula: Formula) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """act(gate) with its first two derivatives, of a gate within the limit."""
     if formula.activation == "gelu":
         cdf = 0.5 + 0.5 * torch.erf(gate * math.sqrt(0.5))
         density = torch.exp(-0.5 * gate * gate) / math.sqrt(2 * math.pi)
-        return _Curve(gate * cdf, cdf + gate * density, density * (2 - gate * gate), up, 1.0)
+        return gate * cdf, cdf + gate * density, density * (2 - gate * gate)
     # the others are gate sigmoid(z) with z a polynomial of the gate; d1 and d2 are its derivatives
-    passes: torch.Tensor | float = 1.0
-    factor, factor_slope = up, passes
     if formula.activation == "silu":
         z, d1, d2 = gate, torch.ones_like(gate), torch.zeros_like(gate)
     elif formula.activation == "gelu_tanh":
@@ -100,17 +110,14 @@ def _curve(gate: torch.Tensor, up: torch.Tensor, formula: Formula) -> _Curve:
         square = gate * gate
         z, d1, d2 = scale * gate * (1 + cubic * square), scale * (1 + 3 * cubic * square), 6 * scale * cubic * gate
     else:
-        limit, alpha = formula.limit, formula.alpha
-        passes = (gate <= limit).float()
-        factor, factor_slope = 1 + up.clamp(-limit, limit), ((up <= limit) & (up >= -limit)).float()
-        gate = gate.clamp(max=limit)
+        alpha = formula.alpha
         z, d1, d2 = alpha * gate, torch.full_like(gate, alpha), torch.zeros_like(gate)
     sigmoid = torch.sigmoid(z)
     tail = sigmoid * (1 - sigmoid)
     steep = tail * d1  # of the sigmoid; 0 for a large gate, where the square of d1 alone would overflow
     slope = sigmoid + gate * steep
     bend = 2 * steep + gate * (tail * d2 + (1 - 2 * sigmoid) * steep * d1)
-    return _Curve(gate * sigmoid, slope * passes, bend * passes, factor, factor_slope)
+    return gate * sigmoid, slope, bend
 
 
 class GluSecond(NamedTuple):
@@ -157,18 +164,13 @@ def glu_second(
     a, b, c = read(a), read(b), read(to_dprobs)
     both = a * slope * factor + b * act * factor_slope
     through = o * p
-
-    def written(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        return (value if active is None else torch.where(active, value, 0.0)).to(like.dtype)
-
-    d_gate = written(through * (a * bend * factor + b * slope * factor_slope) + c * o * slope * factor, x)
-    d_up = written(through * a * slope * factor_slope + c * o * act * factor_slope, x)
+    d_gate = (through * (a * bend * factor + b * slope * factor_slope) + c * o * slope * factor).to(x.dtype)
+    d_up = (through * a * slope * factor_slope + c * o * act * factor_slope).to(x.dtype)
     if packed:
-        pair = torch.stack((d_gate, d_up), -1).flatten(-2) if interleaved else torch.cat((d_gate, d_up), -1)
-        d_gate = pair
+        d_x = torch.stack((d_gate, d_up), -1).flatten(-2) if interleaved else torch.cat((d_gate, d_up), -1)
     return GluSecond(
-        written(p * both + c * act * factor, dout),
-        d_gate,
+        (p * both + c * act * factor).to(dout.dtype),
+        d_x if packed else d_gate,
         None if packed else d_up,
         None if probs is None else (o * both).sum(-1).to(probs.dtype),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Importing a wheel is quick and needs no framework, no GPU, no git and no particular working directory."""
+"""Importing a wheel loads little and needs no framework, no GPU, no git and no particular working directory."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 from tools.monorepo import wheels
 
 HEAVY = {"torch", "triton", "jax", "numpy", "aiter", "flash_attn", "deep_ep"}
-LIMIT_MS = 1000
+MOST_MODULES = 220  # turbo-core's parts of the standard library are 130 of them
 
 every_wheel = pytest.mark.parametrize("wheel", wheels(), ids=lambda wheel: wheel.name)
 
@@ -38,14 +38,10 @@ def test_importtime_would_show_a_framework(tmp_path):
 
 
 @every_wheel
-def test_import_takes_under_a_second(wheel, tmp_path):
-    code = (
-        "import time; started = time.perf_counter()\n"
-        f"import {wheel.import_name}\n"
-        "print((time.perf_counter() - started) * 1000)"
-    )
-    best = min(float(run(code, tmp_path).stdout) for _ in range(3))  # the best of three: the machine may be busy
-    assert best < LIMIT_MS, f"import {wheel.import_name}: {best:.0f} ms"
+def test_import_loads_little(wheel, tmp_path):
+    """A count, which the machine's load does not change: numpy alone is some 150 modules, torch more than 1000."""
+    code = f"import sys; before = set(sys.modules)\nimport {wheel.import_name}\nprint(len(set(sys.modules) - before))"
+    assert 0 < int(run(code, tmp_path).stdout) < MOST_MODULES
 
 
 @every_wheel

@@ -219,16 +219,14 @@ def test_installed_alone(package, environment):
 
 @each_wheel
 @each_artefact
-def test_import_is_quick_and_brings_no_framework(package, environment):
+def test_import_loads_little_and_brings_no_framework(package, environment):
+    """Counted, since a time depends on what else the machine does."""
     code = (
-        "import sys, time; started = time.perf_counter()\n"
-        f"import {package.import_name}\n"
-        "elapsed = time.perf_counter() - started\n"
-        "print(elapsed, 'torch' in sys.modules, 'triton' in sys.modules)"
+        f"import sys; before = set(sys.modules); import {package.import_name}\n"
+        "print(len(set(sys.modules) - before), 'torch' in sys.modules, 'triton' in sys.modules)"
     )
-    runs = [environment.output("-c", code).split() for _ in range(3)]
-    assert all(run[1:] == ["False", "False"] for run in runs)
-    assert min(float(run[0]) for run in runs) < 1.0  # the best of three: the machine may be busy
+    count, *frameworks = environment.output("-c", code).split()
+    assert frameworks == ["False", "False"] and int(count) < 220
 
 
 @each_wheel

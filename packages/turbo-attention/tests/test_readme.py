@@ -8,6 +8,8 @@ import torch
 
 from turbo_attention.pytorch.ops import attention, attention_fp8, sparse_mla
 from turbo_core import BackendType
+from turbo_testing import attention_references as references
+from turbo_testing.metrics import assert_close
 from turbo_testing.support_table import check_readme, support_table
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -64,5 +66,14 @@ def test_example_runs():
     (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
     names = {}
     exec(compile(example, str(README), "exec"), names)
-    assert names["out"].shape == (2, 256, 8, 64) and names["lse"].shape == (2, 8, 256)
-    assert names["ragged"].shape == (256, 8, 64) and names["dense"].shape == names["out"].shape
+    q, k, v = names["q"], names["k"], names["v"]
+    scale = 64**-0.5
+    out, lse = references.attention(q, k, v, scale, left=127, right=0, sink=torch.zeros(8, device=q.device))
+    assert_close(names["out"], out, dtype=q.dtype)
+    assert_close(names["lse"], lse, dtype=torch.float32)
+    assert_close(q.grad, torch.autograd.grad(out.sum(), q)[0].double(), dtype=q.dtype)
+    assert_close(names["dense"], references.attention(q, k, v, scale, right=0)[0], dtype=q.dtype)
+    for rows in (slice(0, 100), slice(100, 256)):
+        sequence = [tensor[:1, rows] for tensor in (q, k, v)]
+        expected = references.attention(*sequence, scale, right=0)[0][0]
+        assert_close(names["ragged"][rows], expected, dtype=q.dtype)

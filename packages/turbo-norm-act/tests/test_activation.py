@@ -172,17 +172,18 @@ def test_nan_and_inf_propagate(backend, device, activation, value, where):
 
 @pytest.mark.parametrize("shape", [(0, 64), (3, 0), (0, 0), (2, 0, 8), (64,), (2, 3, 1, 40)])
 def test_leading_dimensions_and_zero_sizes(backend, device, shape):
+    H = shape[-1] // 2
     x = torch.randn(shape, device=device, requires_grad=True)
     tokens = x.shape[:-1].numel()
     probs = torch.rand(tokens, device=device, requires_grad=True)
-    out = swiglu(x)
-    assert out.shape == (*shape[:-1], shape[-1] // 2)
-    out.sum().backward()
-    assert x.grad.shape == x.shape
-    flat = geglu_with_probs(x, probs)
-    assert flat.shape == (tokens, shape[-1] // 2)
-    flat.sum().backward()
-    assert probs.grad.shape == probs.shape and (flat.numel() or not probs.grad.any())
+    x64, probs64 = cases.float64(x, probs)
+    out, out64 = swiglu(x), cases.glu(x64[..., :H], x64[..., H:], "silu")
+    assert out.shape == (*shape[:-1], H)
+    compare(out, [x], out64, [x64], torch.randn_like(out), ["dx"])
+    flat, rows = geglu_with_probs(x, probs), x64.reshape(tokens, 2 * H)
+    assert flat.shape == (tokens, H)
+    flat64 = cases.glu(rows[:, :H], rows[:, H:], "gelu", probs64)
+    compare(flat, [x, probs], flat64, [x64, probs64], torch.randn_like(flat), ["dx", "dprobs"])
 
 
 @pytest.mark.parametrize("view", ["rows", "columns", "transposed", "offset", "expanded"])

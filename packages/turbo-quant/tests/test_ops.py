@@ -129,10 +129,7 @@ def test_a_spike_anywhere_sets_the_scale(backend, device, shape, at, dtype, out_
     x.view(-1)[at] = 100.0
     q, scale_inv = cases.run(tq.quantize_fp8, x, out_dtype, TENSORWISE)
     largest = torch.finfo(out_dtype).max
-    assert (
-        scale_inv.item() == 1 / (torch.tensor(largest) / torch.tensor(100.0)).item()
-        or abs(scale_inv.item() * largest - 100) < 1e-3
-    )
+    assert abs(scale_inv.item() * largest - 100) < 1e-3
     y = cases.run(tq.dequantize_fp8, q, dtype, TENSORWISE, scale_inv=scale_inv)
     assert abs(y.view(-1)[at].item() - 100) <= 0.5
 

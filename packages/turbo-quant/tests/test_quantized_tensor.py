@@ -55,7 +55,7 @@ def made(request, kind, shape, device):
 
 
 def same(q, expected):
-    assert type(q) in (QuantizedTensor, torch.nn.Parameter) or isinstance(q, QuantizedTensor)
+    assert isinstance(q, QuantizedTensor)
     assert q.shape == expected.shape and q.dtype == expected.dtype
     cases.assert_same_bits(q.dequantize(), expected.contiguous())
 

@@ -51,18 +51,6 @@ class GluBackward(NamedTuple):
 Call = GluForward | GluBackward
 
 
-class TurboBackend(KernelBackend):
-    """Named so that `explain` has an answer: these ops are Triton's."""
-
-    @classmethod
-    def why_not(cls, call: Call) -> str | None:
-        return "the activations have no HIP kernel; Triton's moves the least bytes there are"
-
-    @classmethod
-    def execute(cls, call: Call) -> torch.Tensor | None:
-        raise NotImplementedError(cls.why_not(call))
-
-
 class TritonBackend(KernelBackend):
     """Our Triton kernels."""
 
@@ -98,12 +86,14 @@ class TorchBackend(KernelBackend):
 
 
 class GluDispatcher(AutoKernelDispatcher):
-    """Chooses the backend of one gated activation, forward or backward."""
+    """Chooses the backend of one gated activation, forward or backward.
+
+    There is no HIP kernel: one pass that reads and writes each element once is bound by memory, and Triton's is.
+    """
 
     op = "glu"
     family = "norm_act"
     backends = {
-        BackendType.TURBO: TurboBackend,
         BackendType.TRITON: TritonBackend,
         BackendType.TORCH: TorchBackend,
     }

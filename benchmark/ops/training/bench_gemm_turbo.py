@@ -192,7 +192,7 @@ def speed(
 ) -> dict[str, object]:
     """Times, rates and ratios of all parts, as columns of the result."""
     if quant is not None:
-        sides = quant_parts(sets, quant, peer != "none" and quant.has_peer(machine.device))
+        sides = quant_parts(sets, quant, peer != "none" and quant.peer_takes(sets[0].x, sets[0].w))
     else:
         sides = {"": timed_parts(sets, gemm)}
         if peer != "none":

@@ -8,13 +8,14 @@ A rate counts the bytes that must move: x read once (tensorwise: twice, since it
 payload and scale written once. ``of copy`` is that rate over the rate of a large device-to-device copy that takes turns
 with them. The peer is the formula in plain torch, or for MX the TORCH backend, under torch.compile. On a GPU each
 function is captured in a graph and the graph is replayed, so that what is timed is the device; ``--no-graph`` times the
-calls as Python makes them. The backend is TRITON unless ``--backend`` says TURBO.
+calls as Python makes them. On a GPU the backend is TRITON, on a CPU TORCH, the reference; ``--backend`` names another.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,7 @@ from torch import Tensor  # noqa: E402
 from benchmark.common.machine import Machine, find_machine  # noqa: E402
 from benchmark.common.results import format_table, geometric_mean, write_csv  # noqa: E402
 from benchmark.common.timing import Budget, input_sets, measure  # noqa: E402
-from turbo_core.low_precision import ScalingGranularity, fp8_max  # noqa: E402
+from turbo_core.low_precision import ScalingGranularity, fp8_amax_floor, fp8_max  # noqa: E402
 from turbo_quant.calls import (  # noqa: E402
     DequantizeFloatCall,
     DequantizeMxCall,
@@ -39,7 +40,11 @@ from turbo_quant.calls import (  # noqa: E402
 )
 from turbo_quant.pytorch.kernels import reference  # noqa: E402
 
-BACKENDS = {"TRITON": "turbo_quant.triton.quantize", "TURBO": "turbo_quant.pytorch.kernels.native"}
+BACKENDS = {
+    "TRITON": "turbo_quant.triton.quantize",
+    "TURBO": "turbo_quant.pytorch.kernels.native",
+    "TORCH": "turbo_quant.pytorch.kernels.reference",
+}
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SHAPES = [(16384, 4096), (8192, 8192), (16384, 14336), (4096, 7168)]
 COLUMNS = ["Platform", "GPU", "Op", "Rows", "Width", "Dtype", "Check", "Copy GB/s", "Turbo ms", "Turbo GB/s", "Of copy"]
@@ -130,7 +135,7 @@ def plain_float(x: Tensor, granularity: ScalingGranularity, size: int, row: bool
     for rows, columns in blocks:
         parts = x.float().view(R // rows, rows, C // columns, columns)
         amax = parts.abs().amax((1, 3), keepdim=True)
-        scale = fp8_max(FP8) / amax.clamp(min=1e-4 if granularity is BLOCKWISE else 1e-12)
+        scale = fp8_max(FP8) / amax.clamp(min=fp8_amax_floor(FP8))
         outputs += [(parts * scale).clamp(-fp8_max(FP8), fp8_max(FP8)).to(FP8).view(R, C), scale.reciprocal()]
     return outputs
 
@@ -240,7 +245,7 @@ def line_of(
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ops", default=",".join(OPS), help="of " + ", ".join(OPS))
-    parser.add_argument("--backend", default="TRITON", choices=BACKENDS)
+    parser.add_argument("--backend", choices=BACKENDS, help="default: TRITON on a GPU, TORCH on a CPU")
     parser.add_argument("--device", help="cpu, cuda:1, ...; default: the first GPU, else the CPU")
     parser.add_argument("--dtype", default="bf16", choices=DTYPES)
     parser.add_argument("--shape", action="append", help="ROWS,WIDTH in place of the usual ones; may be repeated")
@@ -251,6 +256,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, help="CSV, rewritten after each line")
     options = parser.parse_args(arguments)
     machine = find_machine(options.device)
+    on_gpu = machine.device.type == "cuda"
+    options.backend = options.backend or ("TRITON" if on_gpu else "TORCH")
+    if options.backend != "TORCH" and not on_gpu and not os.environ.get("TRITON_INTERPRET"):
+        parser.error(f"--backend {options.backend} needs a GPU; on {machine.device} there is TORCH")
     shapes = [tuple(map(int, text.split(","))) for text in options.shape] if options.shape else SHAPES
     if options.smoke:
         options.compile, options.seconds, shapes = False, 0.01, [(128, 256)]

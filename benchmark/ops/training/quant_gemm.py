@@ -23,6 +23,7 @@ from turbo_core.low_precision import (
     Format,
     ScaleDtype,
     ScalingGranularity,
+    ScalingRecipe,
     fp8_dtype,
     fp8_max,
 )
@@ -67,6 +68,11 @@ class QuantGemm:
         """Whether torch has such a product there."""
         return device.type == "cuda" and not self.granularity.startswith("mx")
 
+    def peer_takes(self, x: Tensor, w: Tensor) -> bool:
+        """Whether it takes these: whole blocks, or multiples of 16."""
+        multiple = BLOCK_SIZE if self.granularity == "blockwise" else 16
+        return self.has_peer(x.device) and all(size % multiple == 0 for size in (*x.shape, *w.shape))
+
     def peer(self, x: Tensor, w: Tensor) -> Tensor:
         """The same in torch."""
         y: Tensor = _TorchLinear.apply(x, w, self)  # type: ignore[no-untyped-call]
@@ -86,7 +92,7 @@ class QuantGemm:
             qx, sx, qw, sw, False, True, None, x.dtype, granularity, BLOCK_SIZE if blockwise else 0, False, blockwise
         )
         found: dict[str, Callable[[], Tensor]] = {"": lambda: run(GemmFp8Dispatcher, call)}
-        if self.has_peer(x.device):
+        if self.peer_takes(x, w):
             found["Torch "] = lambda: self.scaled_mm(qx, sx, qw, sw, x.dtype)
         return found
 
@@ -115,10 +121,10 @@ def _blockwise_mm(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, dtype:
 def _quantise(x: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """Payload and multipliers of x [rows, K] along K, by turbo-quant: inputs of a product, not timed."""
     dtype = fp8_dtype(Format.E4M3, x.device)
-    if kind == "tiles":
-        return _torch_quantise(x, kind)
-    granularity = ScalingGranularity(kind)
+    granularity = ScalingGranularity.BLOCKWISE if kind == "tiles" else ScalingGranularity(kind)
     options: dict[str, Any] = {} if granularity is ScalingGranularity.TENSORWISE else {"axis": 1}
+    if kind == "tiles":
+        options = {"scaling_recipe": ScalingRecipe(use_2d_block=True)}
     if granularity is ScalingGranularity.BLOCKWISE:
         options["block_size"] = BLOCK_SIZE
     return quantize_fp8(x, dtype, granularity, **options)

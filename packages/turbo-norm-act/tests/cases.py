@@ -63,13 +63,17 @@ def glu(
     limit: float = 7.0,
     alpha: float = 1.702,
 ) -> Tensor:
-    """The gated activations of float64 tensors; masked rows are zeros, whatever they hold."""
+    """The gated activations of float64 tensors; masked rows are zeros, whatever they hold.
+
+    ``clamped`` and names that end in ``limited`` read the limit.
+    """
     if row_mask is not None:
         active = (row_mask != 0)[:, None]
         gate, up = torch.where(active, gate, 0.0), torch.where(active, up, 0.0)
+    if activation == "clamped" or activation.endswith("limited"):
+        gate, up, activation = gate.clamp(max=limit), up.clamp(-limit, limit), activation.removesuffix(" limited")
     if activation == "clamped":
-        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit) + 1
-        out = gate * torch.sigmoid(alpha * gate) * up
+        out = gate * torch.sigmoid(alpha * gate) * (up + 1)
     elif activation == "silu":
         out = F.silu(gate) * up
     else:

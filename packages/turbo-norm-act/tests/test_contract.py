@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What every op promises beside its numbers: errors, compilation, registration, choice of backend, modules, size."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -48,6 +50,11 @@ WRONG = [
     (lambda: ops.swiglu(X, limit=1.0, alpha="x"), "alpha='x'"),
     (lambda: ops.geglu(X, approximate="erf"), "approximate='erf'"),
     (lambda: ops.swiglu_with_probs(X, torch.ones(3)), r"probs is .*shape \[4\]"),
+    (lambda: ops.swiglu_with_probs(X.view(2, 2, -1), torch.ones(2, 1, 2)), r"probs is .*shape \[4\] or \[2, 2\]"),
+    (lambda: ops.swiglu_with_probs(X.view(1, 4, -1), torch.ones(4, 2)), r"probs is .*shape \[4\] or \[1, 4\]"),
+    (lambda: ops.swiglu_with_probs(X, None, None, -1.0), r"clamp_limit=-1.0; None or a number that is not negative"),
+    (lambda: ops.geglu(X, clamp_limit=True), r"geglu: clamp_limit=True"),
+    (lambda: ops.swiglu(X, limit=7.0, clamp_limit=7.0), r"clamp_limit=7.0 with limit=7.0; one of the two"),
     (lambda: ops.swiglu_with_probs(X, torch.ones(4, dtype=torch.int64)), "probs is .*int64"),
     (lambda: ops.geglu_with_probs(X, None, torch.ones(4)), "row_mask is .*float32"),
     (lambda: ops.geglu_with_probs(X, None, torch.ones(5, dtype=torch.int64)), r"row_mask is .*shape \[5\]"),
@@ -77,7 +84,7 @@ def samples(device):
         "residual": (torch.ops.turbo_norm_act.norm, (leaf(5, 16), leaf(5, 16), leaf(16), None, 1e-6, False, False)),
         "layernorm": (torch.ops.turbo_norm_act.norm, (leaf(5, 16), None, leaf(16), leaf(16), 1e-5, False, True)),
         "bare": (torch.ops.turbo_norm_act.norm, (leaf(5, 16), None, None, None, 1e-5, False, False)),
-        "probs": (torch.ops.turbo_norm_act.glu, (leaf(5, 16), None, leaf(5), mask, "silu", 0.0, 0.0, False)),
+        "probs": (torch.ops.turbo_norm_act.glu, (leaf(5, 16), None, leaf(5), mask, "silu", math.inf, 0.0, False)),
         "two": (torch.ops.turbo_norm_act.glu, (leaf(5, 16), leaf(5, 16), None, None, "clamped", 1.0, 1.7, False)),
         "interleaved": (torch.ops.turbo_norm_act.glu, (leaf(5, 16), None, None, None, "gelu", 0.0, 0.0, True)),
     }

@@ -58,6 +58,11 @@ OPS = {
         lambda x: swiglu(x, limit=0.7, alpha=1.3, interleaved=True),
         lambda x: cases.glu(*halves(x, True), "clamped", limit=0.7, alpha=1.3),
     ),
+    "swiglu clamp_limit": (
+        [(T, 2 * D)],
+        lambda x: swiglu(x, clamp_limit=0.7),
+        lambda x: cases.glu(*halves(x), "silu limited", limit=0.7),
+    ),
     "geglu": ([(T, 2 * D)], geglu, lambda x: cases.glu(*halves(x), "gelu")),
     "geglu tanh": (
         [(T, D), (T, D)],
@@ -73,6 +78,11 @@ OPS = {
         [(T, 2 * D), (T,)],
         lambda x, p: geglu_with_probs(x, p),
         lambda x, p: cases.glu(*halves(x), "gelu", p),
+    ),
+    "geglu_with_probs clamp_limit": (
+        [(T, 2 * D), (T, 1)],
+        lambda x, p: geglu_with_probs(x, p, None, 0.9),
+        lambda x, p: cases.glu(*halves(x), "gelu limited", p.squeeze(-1), limit=0.9),
     ),
 }
 

@@ -64,6 +64,11 @@ def _weighted(out, probs, row_mask):
     return out if row_mask is None else torch.where((row_mask != 0)[:, None], out, torch.zeros((), dtype=out.dtype))
 
 
+def _limited(x, probs, clamp_limit=0.7):
+    gate, up = x.chunk(2, -1)
+    return F.silu(gate.clamp(max=clamp_limit)) * up.clamp(-clamp_limit, clamp_limit) * probs[:, None]
+
+
 def _packed(rows, dtype, device, *, probs=False, mask=False, separate=False):
     tensors = {"x": floats(rows, WIDTH, dtype=dtype, device=device)}
     if separate:
@@ -116,6 +121,10 @@ OPS = [
     OpCase(
         "geglu_with_probs", tn.geglu_with_probs, partial(_packed, probs=True, mask=True), ("x", "probs"), _geglu,
         second=True,
+    ),
+    OpCase(
+        "swiglu_with_probs", tn.swiglu_with_probs, partial(_packed, probs=True), ("x", "probs"), _limited, "clamped up",
+        numbers={"clamp_limit": (0.7, 1.1)}, second=True,
     ),
 ]  # fmt: skip
 

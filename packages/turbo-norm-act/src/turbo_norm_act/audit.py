@@ -7,6 +7,7 @@ table needs nothing here but a width that reaches it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ def launches(arch: str, full: bool) -> Iterator[tuple[str, Launch]]:
     seen = set()
     for dtype in (torch.bfloat16, torch.float32) if full else (torch.bfloat16,):
         for width in (*WIDTHS, *MORE_WIDTHS) if full else WIDTHS:
-            for case, launch in [*_norms(arch, width, dtype), *_activations(arch, width, dtype)]:
+            for case, launch in [*_norms(arch, width, dtype), *_activations(arch, width, dtype, full)]:
                 key = (launch.kernel.fn.__name__, str(launch.signature()), str(launch.options))
                 if key not in seen:
                     seen.add(key)
@@ -89,8 +90,11 @@ def _norms(arch: str, width: int, dtype: torch.dtype) -> Iterator[tuple[str, Lau
             yield case, launch
 
 
-def _activations(arch: str, width: int, dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
-    """Every formula; silu packed with probs and mask, clamped interleaved, the others of two tensors."""
+def _activations(arch: str, width: int, dtype: torch.dtype, full: bool) -> Iterator[tuple[str, Launch]]:
+    """Every formula; silu packed with probs and mask, clamped interleaved, the others of two tensors.
+
+    silu with a limit as well; ``full``: all of them.
+    """
     from turbo_norm_act.triton import activation
 
     torch = require_torch()
@@ -104,7 +108,9 @@ def _activations(arch: str, width: int, dtype: torch.dtype) -> Iterator[tuple[st
         "clamped": (wide[:, ::2], wide[:, 1::2], None, None),
     }
     for name, (gate, up, factor, rows) in forms.items():
-        case = f"{name} H={width} {_short(dtype)}"
-        formula = Formula(name, 7.0, 1.702)
-        yield case, activation.plan_forward(gate, up, factor, rows, formula, x, facts=facts)
-        yield case, activation.plan_backward(x, gate, up, factor, rows, formula, gate, up, factor, facts=facts)
+        limits = [7.0] if name == "clamped" else [math.inf, 7.0] if full or name == "silu" else [math.inf]
+        for limit in limits:
+            case = f"{name}{' limited' * (limit != math.inf)} H={width} {_short(dtype)}"
+            formula = Formula(name, limit, 1.702)
+            yield case, activation.plan_forward(gate, up, factor, rows, formula, x, facts=facts)
+            yield case, activation.plan_backward(x, gate, up, factor, rows, formula, gate, up, factor, facts=facts)

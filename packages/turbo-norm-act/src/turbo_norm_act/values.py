@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -12,10 +13,16 @@ __all__ = ["Formula", "NormGradients", "NormResult", "Wanted"]
 
 
 class Formula(NamedTuple):
-    """A gate: ``silu``, ``gelu``, ``gelu_tanh`` or ``clamped``; limit and alpha are read by the last alone."""
+    """A gate: ``silu``, ``gelu``, ``gelu_tanh`` or ``clamped``.
+
+    Attributes:
+        activation: its name.
+        limit: gate is at most this, up from -limit to limit; inf: as they are.
+        alpha: read by ``clamped`` alone.
+    """
 
     activation: str
-    limit: float = 0.0
+    limit: float = math.inf
     alpha: float = 0.0
 
 

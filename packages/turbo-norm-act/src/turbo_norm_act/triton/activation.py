@@ -6,6 +6,8 @@ Rows and H are at least 1. gate and up may be views of one packed tensor; they s
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from turbo_core.device import DeviceFacts, device_facts
@@ -19,9 +21,9 @@ __all__ = ["glu_backward", "glu_forward", "plan_backward", "plan_forward"]
 
 def _scalars(formula: Formula) -> dict[str, float | None]:
     """The kernels' limit and alpha; None where they are not read, so that they cause no further compilations."""
-    if formula.activation != "clamped":
-        return {"limit": None, "alpha": None}
-    return {"limit": float(formula.limit), "alpha": float(formula.alpha)}
+    clamped = formula.activation == "clamped"
+    limited = clamped or formula.limit != math.inf
+    return {"limit": float(formula.limit) if limited else None, "alpha": float(formula.alpha) if clamped else None}
 
 
 def _grid_and_constants(

@@ -6,12 +6,13 @@
     silu       act(g) = g sigmoid(g)
     gelu       act(g) = g (1 + erf(g / sqrt 2)) / 2
     gelu_tanh  act(g) = g (1 + tanh(z)) / 2 = g sigmoid(2 z),    z = sqrt(2 / pi) (g + 0.044715 g^3)
-    clamped    act(g) = g' sigmoid(alpha g'),    g' = min(g, limit); in the place of up: 1 + clamp(up, -limit, limit)
+    clamped    act(g) = g sigmoid(alpha g),      and 1 + up in the place of up
 
     dgate = dout probs act'(gate) up      dup = dout probs act(gate)      dprobs[t] = sum over h of dout act(gate) up
 
-`clamped` is the gate of GPT-OSS (limit 7, alpha 1.702); a clamp passes the gradient on its edges and stops it outside,
-as torch.clamp does.
+With a limit (not None), min(gate, limit) and clamp(up, -limit, limit) stand in the places of gate and up; a clamp
+passes the gradient on its edges and stops it outside, as torch.clamp does. `clamped` with limit 7 and alpha 1.702 is
+the gate of GPT-OSS.
 
 Tensors: gate, up, dgate, dup [T, H] with a row stride and one column stride, so that the halves of a packed [T, 2H] and
 its even and odd columns are views; dout [T, H], last stride 1; out [T, H] contiguous; probs [T] of any float dtype;
@@ -37,6 +38,12 @@ def _sigmoid(x):
 def _activate(gate, up, limit, alpha, ACTIVATION: tl.constexpr):
     """act(gate), its derivative, the second factor and its derivative (what is not used costs nothing)."""
     up_slope = tl.full(up.shape, 1.0, tl.float32)
+    gate_slope = up_slope
+    if limit is not None:
+        gate_slope = tl.where(gate <= limit, 1.0, 0.0)
+        up_slope = tl.where((up <= limit) & (up >= -limit), 1.0, 0.0)
+        gate = tl.where(gate > limit, limit, gate)  # comparisons let NaN through
+        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
     if ACTIVATION == "silu":
         sigmoid = _sigmoid(gate)
         act = gate * sigmoid
@@ -52,13 +59,12 @@ def _activate(gate, up, limit, alpha, ACTIVATION: tl.constexpr):
         slope = sigmoid + act * (1.0 - sigmoid) * 1.5957691216057308 * (1.0 + 0.134145 * square)
     else:
         tl.static_assert(ACTIVATION == "clamped")
-        gate_slope = tl.where(gate <= limit, 1.0, 0.0)
-        up_slope = tl.where((up <= limit) & (up >= -limit), 1.0, 0.0)
-        gate = tl.where(gate > limit, limit, gate)  # comparisons let NaN through
-        up = 1.0 + tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+        up = 1.0 + up
         sigmoid = _sigmoid(alpha * gate)
         act = gate * sigmoid
-        slope = gate_slope * sigmoid * (1.0 + alpha * gate * (1.0 - sigmoid))
+        slope = sigmoid * (1.0 + alpha * gate * (1.0 - sigmoid))
+    if limit is not None:
+        slope = gate_slope * slope
     return act, slope, up, up_slope
 
 

@@ -82,25 +82,30 @@ def norm_backward_reference(
 def _activate(
     gate: torch.Tensor, up: torch.Tensor, formula: Formula
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | float]:
-    """act(gate), its derivative, the second factor and its derivative."""
-    if formula.activation == "silu":
-        sigmoid = torch.sigmoid(gate)
-        return gate * sigmoid, sigmoid * (1 + gate * (1 - sigmoid)), up, 1.0
+    """act(gate), its derivative, the second factor and its derivative, clamps included."""
+    limit = formula.limit
+    if limit == math.inf:
+        return *_curve(gate, formula), 1 + up if formula.activation == "clamped" else up, 1.0
+    gate_slope = (gate <= limit).float()
+    up_slope = ((up <= limit) & (up >= -limit)).float()
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    act, slope = _curve(gate, formula)
+    return act, gate_slope * slope, 1 + up if formula.activation == "clamped" else up, up_slope
+
+
+def _curve(gate: torch.Tensor, formula: Formula) -> tuple[torch.Tensor, torch.Tensor]:
+    """act(gate) and its derivative, of a gate within the limit."""
     if formula.activation == "gelu":
         cdf = 0.5 + 0.5 * torch.erf(gate * math.sqrt(0.5))
-        return gate * cdf, cdf + gate * torch.exp(-0.5 * gate * gate) / math.sqrt(2 * math.pi), up, 1.0
+        return gate * cdf, cdf + gate * torch.exp(-0.5 * gate * gate) / math.sqrt(2 * math.pi)
     if formula.activation == "gelu_tanh":
         scale = math.sqrt(8 / math.pi)  # (1 + tanh z) / 2 = sigmoid(2 z)
         sigmoid = torch.sigmoid(scale * gate * (1 + 0.044715 * gate * gate))
         act = gate * sigmoid
-        return act, sigmoid + act * (1 - sigmoid) * scale * (1 + 3 * 0.044715 * gate * gate), up, 1.0
-    limit, alpha = formula.limit, formula.alpha
-    gate_slope = (gate <= limit).float()
-    up_slope = ((up <= limit) & (up >= -limit)).float()
-    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        return act, sigmoid + act * (1 - sigmoid) * scale * (1 + 3 * 0.044715 * gate * gate)
+    alpha = formula.alpha if formula.activation == "clamped" else 1.0
     sigmoid = torch.sigmoid(alpha * gate)
-    act = gate * sigmoid
-    return act, gate_slope * sigmoid * (1 + alpha * gate * (1 - sigmoid)), 1 + up, up_slope
+    return gate * sigmoid, sigmoid * (1 + alpha * gate * (1 - sigmoid))
 
 
 def glu_forward_reference(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from turbo_core import OpInfo, UnsupportedError
-from turbo_core.library import register_gradient
+from turbo_core.library import Gradient, register_op
 from turbo_core.sharding import shardable
 from turbo_norm_act.pytorch.kernels.activation_impl import (
     GluBackward,
@@ -24,7 +24,7 @@ from turbo_norm_act.pytorch.kernels.activation_impl import (
     run_forward,
 )
 from turbo_norm_act.pytorch.kernels.second_order import glu_second
-from turbo_norm_act.pytorch.ops.checks import check_activation, check_clamp, promoted
+from turbo_norm_act.pytorch.ops.checks import check_activation, check_clamp, check_clamp_limit, check_probs, promoted
 from turbo_norm_act.pytorch.ops.sharding import activation_rules, probs_rules
 from turbo_norm_act.values import Formula
 
@@ -45,17 +45,6 @@ _Optional = torch.Tensor | None
 # --- registration ---------------------------------------------------------------------------------------------------
 
 _library = torch.library.Library("turbo_norm_act", "FRAGMENT")
-_library.define(
-    "glu(Tensor x, Tensor? up, Tensor? probs, Tensor? row_mask, str activation, float limit, float alpha, "
-    "bool interleaved) -> Tensor",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-_library.define(
-    "glu_backward(Tensor dout, Tensor x, Tensor? up, Tensor? probs, Tensor? row_mask, str activation, float limit, "
-    "float alpha, bool interleaved, bool need_x, bool need_up, bool need_probs) "
-    "-> (Tensor dx, Tensor dup, Tensor dprobs)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
 
 
 def _glu(
@@ -122,7 +111,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> N
 
 def _backward(ctx: Any, dout: torch.Tensor) -> tuple[_Optional, ...]:
     needed = ctx.needs_input_grad[:3]
-    gradients = torch.ops.turbo_norm_act.glu_backward(dout, *ctx.saved_tensors, *ctx.formula, *needed)
+    gradients = glu_backward(dout, *ctx.saved_tensors, *ctx.formula, *needed)
     return *(gradient if need else None for gradient, need in zip(gradients, needed)), None, None, None, None, None
 
 
@@ -138,13 +127,24 @@ def _second(ctx: Any, to_dx: _Optional, to_dup: _Optional, to_dprobs: _Optional)
     return *found, *[None] * 8
 
 
-_library.impl("glu", _glu, "CompositeExplicitAutograd")
-_library.impl("glu_backward", _glu_backward, "CompositeExplicitAutograd")
-torch.library.register_fake("turbo_norm_act::glu", _glu_fake, lib=_library)
-torch.library.register_fake("turbo_norm_act::glu_backward", _glu_backward_fake, lib=_library)
 _NAMES = "swiglu, geglu, swiglu_with_probs, geglu_with_probs"
-register_gradient(_library, "turbo_norm_act::glu", _backward, setup_context=_setup_context, name=_NAMES)
-register_gradient(_library, "turbo_norm_act::glu_backward", _second, setup_context=_setup_second, name=_NAMES)
+glu_backward = register_op(
+    _library,
+    "glu_backward(Tensor dout, Tensor x, Tensor? up, Tensor? probs, Tensor? row_mask, str activation, float limit, "
+    "float alpha, bool interleaved, bool need_x, bool need_up, bool need_probs) "
+    "-> (Tensor dx, Tensor dup, Tensor dprobs)",
+    _glu_backward,
+    _glu_backward_fake,
+    Gradient(_second, _setup_second, _NAMES),
+)
+glu = register_op(
+    _library,
+    "glu(Tensor x, Tensor? up, Tensor? probs, Tensor? row_mask, str activation, float limit, float alpha, "
+    "bool interleaved) -> Tensor",
+    _glu,
+    _glu_fake,
+    Gradient(_backward, _setup_context, _NAMES),
+)
 
 # --- the public functions -------------------------------------------------------------------------------------------
 
@@ -153,22 +153,24 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
-def _silu(limit: float | None, alpha: float | None) -> Formula:
+def _silu(op: str, limit: Any, alpha: Any, clamp_limit: Any) -> Formula:
+    limit, alpha = check_clamp(op, limit, alpha)
+    clamp_limit = check_clamp_limit(op, clamp_limit, limit)
     if limit is None:
-        return Formula("silu")
+        return Formula("silu", clamp_limit)
     return Formula("clamped", limit, GPT_OSS_ALPHA if alpha is None else alpha)
 
 
-def _gelu(op: str, approximate: str) -> Formula:
+def _gelu(op: str, approximate: str, clamp_limit: Any) -> Formula:
     if approximate not in ("none", "tanh"):
         raise UnsupportedError(f"{op}: approximate={approximate!r}; 'none' (erf) and 'tanh' are accepted")
-    return Formula("gelu" if approximate == "none" else "gelu_tanh")
+    return Formula("gelu" if approximate == "none" else "gelu_tanh", check_clamp_limit(op, clamp_limit))
 
 
 def _plain(x: torch.Tensor, up: _Optional, formula: Formula, interleaved: bool) -> torch.Tensor:
     if up is not None:
         x, up = promoted(x, up)
-    rows = torch.ops.turbo_norm_act.glu(_rows(x), None if up is None else _rows(up), None, None, *formula, interleaved)
+    rows = glu(_rows(x), None if up is None else _rows(up), None, None, *formula, interleaved)
     return rows.view(*x.shape[:-1], rows.shape[1])
 
 
@@ -180,10 +182,12 @@ def swiglu(
     limit: float | None = None,
     alpha: float | None = None,
     interleaved: bool = False,
+    clamp_limit: float | None = None,
 ) -> torch.Tensor:
     """silu(gate) up, differentiable; with a limit, the gate of GPT-OSS.
 
-    With ``limit``: (clamp(up, -limit, limit) + 1) g sigmoid(alpha g) where g = min(gate, limit).
+    With ``limit``: (clamp(up, -limit, limit) + 1) g sigmoid(alpha g) where g = min(gate, limit). With ``clamp_limit``:
+    silu(min(gate, clamp_limit)) clamp(up, -clamp_limit, clamp_limit). A clamp passes the gradient on its edges.
 
     Args:
         x: [..., 2H], gate in the first half and up in the second; or the gate [..., H] where ``up`` is given. bfloat16,
@@ -192,6 +196,7 @@ def swiglu(
         limit: None, or at least 0 (GPT-OSS: 7.0; inf clamps nothing).
         alpha: with a limit only; default 1.702. Both numbers may be what float() takes without a sync.
         interleaved: gate in the even and up in the odd columns of the packed x (how GPT-OSS stores them).
+        clamp_limit: None, or a number as ``limit``; not both of them.
 
     Returns:
         [..., H] in x's dtype (promoted with up's), contiguous.
@@ -200,21 +205,25 @@ def swiglu(
         UnsupportedError: an argument is outside the above; nothing has been computed.
         BackendUnavailableError: the backend set in code cannot take the call.
     """
-    check_activation("swiglu", x, up, None, None, interleaved)
-    limit, alpha = check_clamp("swiglu", limit, alpha)
-    return _plain(x, up, _silu(limit, alpha), interleaved)
+    check_activation("swiglu", x, up, interleaved)
+    return _plain(x, up, _silu("swiglu", limit, alpha, clamp_limit), interleaved)
 
 
 @shardable(activation_rules)
 def geglu(
-    x: torch.Tensor, up: torch.Tensor | None = None, *, approximate: str = "none", interleaved: bool = False
+    x: torch.Tensor,
+    up: torch.Tensor | None = None,
+    *,
+    approximate: str = "none",
+    interleaved: bool = False,
+    clamp_limit: float | None = None,
 ) -> torch.Tensor:
     """gelu(gate) up, differentiable; ``approximate`` as in torch.nn.functional.gelu ("none": erf, or "tanh").
 
     Arguments, result and errors as for `swiglu`.
     """
-    check_activation("geglu", x, up, None, None, interleaved)
-    return _plain(x, up, _gelu("geglu", approximate), interleaved)
+    check_activation("geglu", x, up, interleaved)
+    return _plain(x, up, _gelu("geglu", approximate, clamp_limit), interleaved)
 
 
 @shardable(probs_rules)
@@ -222,6 +231,7 @@ def swiglu_with_probs(
     x: torch.Tensor,
     probs: torch.Tensor | None = None,
     row_mask: torch.Tensor | None = None,
+    clamp_limit: float | None = None,
     *,
     limit: float | None = None,
     alpha: float | None = None,
@@ -231,10 +241,11 @@ def swiglu_with_probs(
 
     Args:
         x: [..., 2H] packed, as for `swiglu`; T is the product of the leading dimensions.
-        probs: [T], bfloat16, float16 or float32; its gradient is summed in float32. None: no factor.
-        row_mask: [T] integer or bool; a row where it is 0 is not read, whatever it holds, and its output and
-            gradients are zeros. None: all rows count.
-        limit, alpha, interleaved: as for `swiglu`.
+        probs: [T] or the leading dimensions of x, a last dimension of 1 allowed; bfloat16, float16 or float32. Its
+            gradient is summed in float32. None: no factor.
+        row_mask: of such a shape, integer or bool; a row where it is 0 is not read, whatever it holds, and its output
+            and gradients are zeros. None: all rows count.
+        clamp_limit, limit, alpha, interleaved: as for `swiglu`.
 
     Returns:
         [T, H] in x's dtype, contiguous: always two dimensions.
@@ -242,9 +253,9 @@ def swiglu_with_probs(
     Raises:
         as `swiglu`.
     """
-    check_activation("swiglu_with_probs", x, None, probs, row_mask)
-    limit, alpha = check_clamp("swiglu_with_probs", limit, alpha)
-    return torch.ops.turbo_norm_act.glu(_rows(x), None, probs, row_mask, *_silu(limit, alpha), interleaved)
+    probs, row_mask = check_probs("swiglu_with_probs", x, probs, row_mask)
+    formula = _silu("swiglu_with_probs", limit, alpha, clamp_limit)
+    return glu(_rows(x), None, probs, row_mask, *formula, interleaved)
 
 
 @shardable(probs_rules)
@@ -252,14 +263,15 @@ def geglu_with_probs(
     x: torch.Tensor,
     probs: torch.Tensor | None = None,
     row_mask: torch.Tensor | None = None,
+    clamp_limit: float | None = None,
     *,
     approximate: str = "none",
     interleaved: bool = False,
 ) -> torch.Tensor:
     """gelu(gate) up probs for each row; ``approximate`` as for `geglu`, all else as for `swiglu_with_probs`."""
-    check_activation("geglu_with_probs", x, None, probs, row_mask)
-    formula = _gelu("geglu_with_probs", approximate)
-    return torch.ops.turbo_norm_act.glu(_rows(x), None, probs, row_mask, *formula, interleaved)
+    probs, row_mask = check_probs("geglu_with_probs", x, probs, row_mask)
+    formula = _gelu("geglu_with_probs", approximate, clamp_limit)
+    return glu(_rows(x), None, probs, row_mask, *formula, interleaved)
 
 
 # --- for turbo_core.explain and the doctor --------------------------------------------------------------------------
@@ -281,31 +293,50 @@ def _calls(
 
 
 def _swiglu_calls(
-    x: Any, up: Any = None, *, limit: Any = None, alpha: Any = None, interleaved: bool = False
+    x: Any,
+    up: Any = None,
+    *,
+    limit: Any = None,
+    alpha: Any = None,
+    interleaved: bool = False,
+    clamp_limit: Any = None,
 ) -> dict[str, Any]:
-    check_activation("swiglu", x, up, None, None, interleaved)
-    limit, alpha = check_clamp("swiglu", limit, alpha)
-    return _calls(x, up, None, None, _silu(limit, alpha), interleaved)
+    check_activation("swiglu", x, up, interleaved)
+    return _calls(x, up, None, None, _silu("swiglu", limit, alpha, clamp_limit), interleaved)
 
 
-def _geglu_calls(x: Any, up: Any = None, *, approximate: str = "none", interleaved: bool = False) -> dict[str, Any]:
-    check_activation("geglu", x, up, None, None, interleaved)
-    return _calls(x, up, None, None, _gelu("geglu", approximate), interleaved)
+def _geglu_calls(
+    x: Any, up: Any = None, *, approximate: str = "none", interleaved: bool = False, clamp_limit: Any = None
+) -> dict[str, Any]:
+    check_activation("geglu", x, up, interleaved)
+    return _calls(x, up, None, None, _gelu("geglu", approximate, clamp_limit), interleaved)
 
 
 def _swiglu_with_probs_calls(
-    x: Any, probs: Any = None, row_mask: Any = None, *, limit: Any = None, alpha: Any = None, interleaved: bool = False
+    x: Any,
+    probs: Any = None,
+    row_mask: Any = None,
+    clamp_limit: Any = None,
+    *,
+    limit: Any = None,
+    alpha: Any = None,
+    interleaved: bool = False,
 ) -> dict[str, Any]:
-    check_activation("swiglu_with_probs", x, None, probs, row_mask)
-    limit, alpha = check_clamp("swiglu_with_probs", limit, alpha)
-    return _calls(x, None, probs, row_mask, _silu(limit, alpha), interleaved)
+    probs, row_mask = check_probs("swiglu_with_probs", x, probs, row_mask)
+    return _calls(x, None, probs, row_mask, _silu("swiglu_with_probs", limit, alpha, clamp_limit), interleaved)
 
 
 def _geglu_with_probs_calls(
-    x: Any, probs: Any = None, row_mask: Any = None, *, approximate: str = "none", interleaved: bool = False
+    x: Any,
+    probs: Any = None,
+    row_mask: Any = None,
+    clamp_limit: Any = None,
+    *,
+    approximate: str = "none",
+    interleaved: bool = False,
 ) -> dict[str, Any]:
-    check_activation("geglu_with_probs", x, None, probs, row_mask)
-    return _calls(x, None, probs, row_mask, _gelu("geglu_with_probs", approximate), interleaved)
+    probs, row_mask = check_probs("geglu_with_probs", x, probs, row_mask)
+    return _calls(x, None, probs, row_mask, _gelu("geglu_with_probs", approximate, clamp_limit), interleaved)
 
 
 def _info(name: str, calls: Callable[..., dict[str, Any]], with_probs: bool) -> OpInfo:

@@ -11,7 +11,7 @@ import torch
 
 from turbo_core import UnsupportedError
 
-__all__ = ["check_activation", "check_clamp", "check_norm", "promoted"]
+__all__ = ["check_activation", "check_clamp", "check_clamp_limit", "check_norm", "check_probs", "promoted"]
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MASK_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -88,7 +88,7 @@ def check_norm(op: str, x: Any, residual: Any, gamma: Any, beta: Any, eps: Any, 
     return _number(op, "eps", eps, 0.0, "a number that is not negative")
 
 
-def check_activation(op: str, x: Any, up: Any, probs: Any, row_mask: Any, interleaved: bool = False) -> None:
+def check_activation(op: str, x: Any, up: Any, interleaved: bool = False) -> None:
     _check_data(op, "x", x)
     if up is not None:
         _check_same(op, "up", up, x, "x")
@@ -96,9 +96,30 @@ def check_activation(op: str, x: Any, up: Any, probs: Any, row_mask: Any, interl
             raise UnsupportedError(f"{op}: interleaved=True with up given; one packed tensor is accepted")
     elif x.shape[-1] % 2:
         raise UnsupportedError(f"{op}: x.shape[-1]={x.shape[-1]}; gate and up packed in it make it even (or give up)")
-    tokens = math.prod(x.shape[:-1])
-    _check_vector(op, "probs", probs, tokens, x)
-    _check_vector(op, "row_mask", row_mask, tokens, x, MASK_DTYPES)
+
+
+def _per_row(op: str, name: str, value: Any, x: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> torch.Tensor | None:
+    """``value`` as [T]: it has that shape, or the leading dimensions of x; a last dimension of 1 is dropped."""
+    if value is None:
+        return None
+    leading = tuple(x.shape[:-1])
+    tokens = math.prod(leading)
+    shapes = (leading, (*leading, 1), (tokens,), (tokens, 1))
+    fits = isinstance(value, torch.Tensor) and tuple(value.shape) in shapes
+    if not fits or value.dtype not in dtypes or value.device != x.device:
+        accepted = ", ".join(map(str, dtypes))
+        raise UnsupportedError(
+            f"{op}: {name} is {_what(value)}; None or a tensor of shape {[tokens]} or {list(leading)} (or with a last "
+            f"dimension of 1) on {x.device} in one of {accepted} is accepted"
+        )
+    rows: torch.Tensor = value.reshape(tokens)
+    return rows
+
+
+def check_probs(op: str, x: Any, probs: Any, row_mask: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """What the forms with probs accept; returns probs and row_mask as [T]."""
+    check_activation(op, x, None)
+    return _per_row(op, "probs", probs, x, DTYPES), _per_row(op, "row_mask", row_mask, x, MASK_DTYPES)
 
 
 def check_clamp(op: str, limit: Any, alpha: Any) -> tuple[float | None, float | None]:
@@ -111,3 +132,12 @@ def check_clamp(op: str, limit: Any, alpha: Any) -> tuple[float | None, float | 
         return None, None
     limit = _number(op, "limit", limit, 0.0, "None or a number that is not negative")
     return limit, None if alpha is None else _number(op, "alpha", alpha, -math.inf, "None or a number")
+
+
+def check_clamp_limit(op: str, clamp_limit: Any, limit: float | None = None) -> float:
+    """What the gates accept as clamp_limit; returns it as a number, inf for None."""
+    if clamp_limit is None:
+        return math.inf
+    if limit is not None:
+        raise UnsupportedError(f"{op}: clamp_limit={clamp_limit!r} with limit={limit!r}; one of the two is accepted")
+    return _number(op, "clamp_limit", clamp_limit, 0.0, "None or a number that is not negative")

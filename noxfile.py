@@ -108,11 +108,14 @@ def lint(session: nox.Session) -> None:
         session.error("failed: " + ", ".join(failed))
 
 
+READ_AITER = ("turbo-sim", "turbo-attention", "turbo-gemm")  # wheels whose tests read the amd-aiter wheel
+
+
 def add_wheel_session(name: str) -> None:
     @nox.session(name=f"test-{name}")
     def test_wheel(session: nox.Session) -> None:
         python, arguments = environment(session)
-        others = aiter_wheel(session, python, arguments) if name in ("turbo-sim", "turbo-attention") else []
+        others = aiter_wheel(session, python, arguments) if name in READ_AITER else []
         if name == "turbo-sim":
             llvm_tools(session)
         pytest(session, python, [f"packages/{name}/tests"], [*others, *arguments])

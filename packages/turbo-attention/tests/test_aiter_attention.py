@@ -32,6 +32,25 @@ from turbo_testing.metrics import assert_close
 from turbo_testing.support_table import PLACES, standing_on
 
 VERSION = "0.1.7.post2.dev18"
+SINKS = "0.1.14.post1"  # after sinks came
+VERSIONS = (VERSION, SINKS)
+
+# The parameters of the functions that we call, as they stand in AITER's source of August 2026; those behind the bar
+# have defaults.
+WINDOW = "dropout_p softmax_scale causal window_size_left window_size_right"
+V3 = "is_v3_atomic_fp32 how_v3_bf16_cvt"
+RAGGED = "cu_seqlens_q cu_seqlens_k"
+GIVEN = "dout q k v out softmax_lse dq dk dv"
+NEWEST = {
+    "_flash_attn_forward": f"q k v {WINDOW} sink_size bias alibi_slopes q_descale k_descale v_descale return_lse "
+    "return_softmax | how_v3_bf16_cvt cu_seqlens_q cu_seqlens_kv sink_ptr out num_splits",
+    "_flash_attn_backward": f"{GIVEN} dbias {WINDOW} bias alibi_slopes deterministic | rng_state {V3} sink d_sink",
+    "_flash_attn_varlen_forward": f"q k v {RAGGED} cu_seqlens_q_padded cu_seqlens_k_padded max_seqlen_q max_seqlen_k "
+    "min_seqlen_q dropout_p softmax_scale causal | logits_soft_cap window_size_left window_size_right sink_size bias "
+    "alibi_slopes q_descale k_descale v_descale return_lse return_softmax how_v3_bf16_cvt block_table out",
+    "_flash_attn_varlen_backward": f"{GIVEN} {RAGGED} max_seqlen_q max_seqlen_k {WINDOW} alibi_slopes deterministic | "
+    f"rng_state {V3} zero_tensors cu_seqlens_q_padded cu_seqlens_k_padded sink d_sink",
+}
 BF16 = torch.bfloat16
 
 
@@ -68,6 +87,18 @@ def test_our_keywords_bind_to_the_wheels_signatures(aiter_wheel):
         assert set(signature.bind(**dict.fromkeys(arguments[name], 0)).arguments) == set(arguments[name])
 
 
+def test_our_keywords_bind_to_the_newest_signatures():
+    known, old = aiter_arguments(SINKS), aiter_arguments(VERSION)
+    for name, text in NEWEST.items():
+        required, optional = (part.split() for part in text.split("|"))
+        source = f"def {name}({', '.join([*required, *(f'{word}=None' for word in optional)])}): pass"
+        signature = signatures(source, [name])[name]
+        assert set(signature.bind(**dict.fromkeys(known[name], 0)).arguments) == set(known[name])
+        if name == "_flash_attn_forward":
+            with pytest.raises(TypeError, match="sink_size"):
+                signature.bind(**dict.fromkeys(old[name], 0))
+
+
 def test_binding_would_notice_a_change():
     (name, known), *_ = aiter_arguments(VERSION).items()
     for wrong in ([*known, "sink_size"], known[1:]):
@@ -77,10 +108,26 @@ def test_binding_would_notice_a_change():
 
 
 @pytest.mark.parametrize(
-    ("version", "known"), [("0.1.6", False), (VERSION, True), ("0.1.8", False), ("0.1.14", False), ("0.2.0", False)]
+    ("version", "known"),
+    [
+        ("0.1.6", False),
+        (VERSION, True),
+        ("0.1.8", False),
+        ("0.1.12.post2", False),
+        ("0.1.13", True),
+        (SINKS, True),
+        ("0.1.99", True),
+        ("0.2.0", False),
+    ],
 )
 def test_versions(version, known):
     assert (aiter_arguments(version) is not None) is known
+
+
+def test_the_releases_it_knows_stand_in_the_readme():
+    assert aiter_attention.known_releases() == "0.1.7.* and >= 0.1.13, < 0.2"
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"amd-aiter ({aiter_attention.known_releases()})" in " ".join(readme.split())
 
 
 # --- what it refuses ------------------------------------------------------------------------------------------------
@@ -105,7 +152,9 @@ def answer(monkeypatch, place="gfx942", version=VERSION, sq=256, sk=256, width=1
 F32 = torch.float32
 REFUSED = {
     "amd-aiter is not installed: pip install amd-aiter": {"version": None},
-    "amd-aiter 0.1.9: the signatures": {"version": "0.1.9"},
+    "amd-aiter 0.1.9; this turbo-attention knows how to call the attention of 0.1.7.* and >= 0.1.13": {
+        "version": "0.1.9"
+    },
     "q is on cpu": {"place": "CPU"},
     "this is sm_90": {"place": "NVIDIA"},
     "q is torch.float32": {"dtype": F32},
@@ -228,15 +277,16 @@ def test_explain(monkeypatch):
 class StandIn:
     """The functions of aiter.ops.mha in the signatures of the table, computed by the reference."""
 
-    def __init__(self):
+    def __init__(self, version):
         self.seen = []
+        self.version = version
         self.module = types.ModuleType("aiter.ops.mha")
-        for name in aiter_arguments(VERSION):
+        for name in aiter_arguments(version):
             setattr(self.module, name, self.function(name))
 
     def function(self, name):
         def called(**values):
-            assert tuple(values) == aiter_arguments(VERSION)[name], "a keyword is missing, or is one too many"
+            assert tuple(values) == aiter_arguments(self.version)[name], "a keyword is missing, or is one too many"
             self.seen.append((name, values))
             return (self.backward if "backward" in name else self.forward)(values)
 
@@ -266,7 +316,8 @@ class StandIn:
         return ForwardCall(q, k, v, scale, left, right, 0.0, 0.0, bias, slopes, None, None, *starts, *lengths)
 
     def forward(self, values):
-        assert values["return_lse"] and not values["return_softmax"]
+        assert values["return_lse"] and not values["return_softmax"] and values.get("sink_size", 0) == 0
+        assert all(values.get(f"{name}_descale") is None for name in "qkv")
         out, lse, _ = attention_forward(self.call(values))
         out, lse = out.contiguous(), lse.contiguous()
         nothing = torch.empty(0)
@@ -286,13 +337,13 @@ class StandIn:
         return torch.empty(0)  # softmax_d
 
 
-@pytest.fixture
-def stand_in(monkeypatch):
-    made = StandIn()
+@pytest.fixture(params=VERSIONS)
+def stand_in(monkeypatch, request):
+    made = StandIn(request.param)
     for name in ("aiter", "aiter.ops"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, "aiter.ops.mha", made.module)
-    monkeypatch.setattr(aiter_attention, "_installed", lambda: VERSION)
+    monkeypatch.setattr(aiter_attention, "_installed", lambda: request.param)
     monkeypatch.setattr(aiter_attention, "_why_not_here", lambda call: None)  # not a GPU: the rest is asked
     GlobalBackendManager.set_attn_backend("AITER")
     return made

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: MIT
 """The AITER adapter, without a GPU: its call is bound to the signature in the amd-aiter wheel's source.
 
-TURBO_AITER_WHEEL or TURBO_SIM_AITER_WHEEL names the wheel (pip download --no-deps amd-aiter).
+--aiter-wheel names the wheel (nox -s tests fetches it).
 """
 
 import ast
 import inspect
-import os
 import sys
 import types
 import zipfile
@@ -22,8 +21,6 @@ from turbo_gemm.pytorch.kernels.aiter_gemm import AITER_ARGUMENTS, AiterBackend,
 from turbo_gemm.pytorch.kernels.quant_reference import quant_gemm_reference
 from turbo_gemm.pytorch.ops.gemm_fp4 import GEMM_FP4
 from turbo_testing.support_table import PLACES, standing_on
-
-WHEEL = os.environ.get("TURBO_AITER_WHEEL") or os.environ.get("TURBO_SIM_AITER_WHEEL") or ""
 
 
 def signature(source: str, name: str) -> inspect.Signature:
@@ -41,12 +38,19 @@ def signature(source: str, name: str) -> inspect.Signature:
     )
 
 
-@pytest.mark.skipif(not Path(WHEEL).is_file(), reason="TURBO_AITER_WHEEL does not name the amd-aiter wheel")
-def test_our_keywords_bind_to_the_wheels_signature():
-    version = Path(WHEEL).name.split("-")[1]
+@pytest.fixture
+def aiter_wheel(pytestconfig):
+    given = pytestconfig.getoption("--aiter-wheel", default=None)
+    if given is None:
+        pytest.skip("no amd-aiter wheel (--aiter-wheel; nox -s tests fetches it)")
+    return Path(given)
+
+
+def test_our_keywords_bind_to_the_wheels_signature(aiter_wheel):
+    version = aiter_wheel.name.split("-")[1]
     names = aiter_arguments(version)
     assert names is not None, f"amd-aiter {version} is not in the table"
-    with zipfile.ZipFile(WHEEL) as wheel:
+    with zipfile.ZipFile(aiter_wheel) as wheel:
         source = wheel.read("aiter/ops/gemm_op_a4w4.py").decode()
         exported = wheel.read("aiter/__init__.py").decode()
     bound = signature(source, "gemm_a4w4").bind(**dict.fromkeys(names, 0))
@@ -101,7 +105,10 @@ def test_refusals(monkeypatch):
     assert answer(monkeypatch) is None
     assert answer(monkeypatch, preshuffle=False) is None
     assert "not installed: pip install amd-aiter" in answer(monkeypatch, version=None)
-    assert "0.1.8: the signature" in answer(monkeypatch, version="0.1.8")
+    assert "0.1.8; this turbo-gemm knows how to call" in answer(monkeypatch, version="0.1.8")
+    assert aiter_gemm.known_releases() == ">= 0.1.5, < 0.1.8 and >= 0.1.9, < 0.2"
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"amd-aiter {aiter_gemm.known_releases()}" in " ".join(readme.split())
     assert "a is on cpu" in answer(monkeypatch, place="CPU")
     assert "this is gfx942" in answer(monkeypatch, place="gfx942")
     assert "M=60 and N=96" in answer(monkeypatch, preshuffle=False, m=60)

@@ -24,7 +24,7 @@ from turbo_attention.calls import AttentionGradients, AttentionResult, BackwardC
 from turbo_attention.layout import empty_like_rows
 from turbo_core import KernelBackend, device_facts
 
-__all__ = ["AITER_ARGUMENTS", "AiterBackend", "aiter_arguments"]
+__all__ = ["AITER_ARGUMENTS", "AiterBackend", "aiter_arguments", "known_releases"]
 
 _Version = tuple[int, ...]
 _Arguments = Mapping[str, tuple[str, ...]]
@@ -34,19 +34,18 @@ _RAGGED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
 _PADDED = ("cu_seqlens_q_padded", "cu_seqlens_k_padded")  # None: our sequences have no gaps
 _GIVEN = ("dout", "q", "k", "v", "out", "softmax_lse", "dq", "dk", "dv")
 _LSE = ("bias", "alibi_slopes", "return_lse", "return_softmax")
+_SINK_AND_FP8 = ("sink_size", "q_descale", "k_descale", "v_descale")  # no default there; ours have neither
+_ALIKE = {
+    "_flash_attn_backward": (*_GIVEN, "dbias", *_OPTIONS, "bias", "alibi_slopes", "deterministic", "rng_state"),
+    "_flash_attn_varlen_forward": ("q", "k", "v", *_RAGGED, *_PADDED, "min_seqlen_q", *_OPTIONS, *_LSE),
+    "_flash_attn_varlen_backward": (*_GIVEN, *_RAGGED, *_OPTIONS, "alibi_slopes", "deterministic", "rng_state"),
+}
 
-# Keywords of the functions of aiter.ops.mha by release: from the first number on, up to but without the second.
+# Keywords of the functions of aiter.ops.mha by release: from the first number on, up to but without the second. Between
+# the two rows sinks arrived, as arguments without a default; in which release, none of the packages at hand says.
 AITER_ARGUMENTS: tuple[tuple[_Version, _Version, _Arguments], ...] = (
-    (
-        (0, 1, 7),
-        (0, 1, 8),
-        {
-            "_flash_attn_forward": ("q", "k", "v", *_OPTIONS, *_LSE),
-            "_flash_attn_backward": (*_GIVEN, "dbias", *_OPTIONS, "bias", "alibi_slopes", "deterministic", "rng_state"),
-            "_flash_attn_varlen_forward": ("q", "k", "v", *_RAGGED, *_PADDED, "min_seqlen_q", *_OPTIONS, *_LSE),
-            "_flash_attn_varlen_backward": (*_GIVEN, *_RAGGED, *_OPTIONS, "alibi_slopes", "deterministic", "rng_state"),
-        },
-    ),
+    ((0, 1, 7), (0, 1, 8), {"_flash_attn_forward": ("q", "k", "v", *_OPTIONS, *_LSE), **_ALIKE}),
+    ((0, 1, 13), (0, 2), {"_flash_attn_forward": ("q", "k", "v", *_OPTIONS, *_SINK_AND_FP8, *_LSE), **_ALIKE}),
 )
 _MAX_HEAD_DIM = 256
 _ALIGNMENT = 8  # elements that a lane loads at once
@@ -59,6 +58,12 @@ def aiter_arguments(version: str) -> _Arguments | None:
     """The keywords of that release by function, None if it is not in the table."""
     numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
     return next((names for first, end, names in AITER_ARGUMENTS if first <= numbers < end), None)
+
+
+def known_releases() -> str:
+    """The releases in the table, in words: ``0.1.7.* and >= 0.1.13, < 0.2``."""
+    first, later = (tuple(".".join(map(str, numbers)) for numbers in row[:2]) for row in AITER_ARGUMENTS)
+    return f"{first[0]}.* and >= {later[0]}, < {later[1]}"
 
 
 @functools.cache
@@ -99,7 +104,7 @@ def _why_not_here(call: ForwardCall) -> str | None:
     if version is None:
         return "amd-aiter is not installed: pip install amd-aiter, on a machine with ROCm"
     if aiter_arguments(version) is None:
-        return f"amd-aiter {version}: the signatures of its attention are not known to this release of turbo-attention"
+        return f"amd-aiter {version}; this turbo-attention knows how to call the attention of {known_releases()}"
     q, k, v = call.q, call.k, call.v
     if q.device.type != "cuda":
         return f"q is on {q.device.type}; AITER needs tensors on a GPU"
@@ -178,6 +183,7 @@ def _forward(call: ForwardCall) -> AttentionResult:
     width, width_v = _widths(call)
     values = _operands(call, width, width_v)
     values |= {"return_lse": True, "return_softmax": False, "min_seqlen_q": 0} | dict.fromkeys(_PADDED)
+    values |= dict.fromkeys(_SINK_AND_FP8) | {"sink_size": 0}
     ragged = call.cu_seqlens_q is not None
     out, lse, *_ = _call("_flash_attn_varlen_forward" if ragged else "_flash_attn_forward", values)
     if ragged:

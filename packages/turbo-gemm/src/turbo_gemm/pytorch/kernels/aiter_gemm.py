@@ -18,7 +18,7 @@ from turbo_core import KernelBackend, device_facts
 from turbo_gemm.pytorch.kernels.quant_gemm_call import QuantGemmCall, mx_format
 from turbo_quant.pytorch.kernels.shuffle import shuffle_scale_bytes, shuffle_weight_bytes
 
-__all__ = ["AITER_ARGUMENTS", "AiterBackend", "aiter_arguments"]
+__all__ = ["AITER_ARGUMENTS", "AiterBackend", "aiter_arguments", "known_releases"]
 
 _Version = tuple[int, ...]
 
@@ -26,7 +26,7 @@ _Version = tuple[int, ...]
 # sides of the change and is left out.
 AITER_ARGUMENTS: tuple[tuple[_Version, _Version, tuple[str, ...]], ...] = (
     ((0, 1, 5), (0, 1, 8), ("A", "B", "A_scale", "B_scale", "out", "bpreshuffle")),
-    ((0, 1, 9), (0, 2, 0), ("A", "B", "A_scale", "B_scale", "dtype", "bpreshuffle")),
+    ((0, 1, 9), (0, 2), ("A", "B", "A_scale", "B_scale", "dtype", "bpreshuffle")),
 )
 _ALIGNMENT = 16
 _OUT_ROWS = 32  # AITER's kernels write whole tiles of so many rows
@@ -36,6 +36,12 @@ def aiter_arguments(version: str) -> tuple[str, ...] | None:
     """The keywords of that release, None if it is not in the table."""
     numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
     return next((names for first, end, names in AITER_ARGUMENTS if first <= numbers < end), None)
+
+
+def known_releases() -> str:
+    """The releases in the table, in words: ``>= 0.1.5, < 0.1.8 and >= 0.1.9, < 0.2``."""
+    rows = (tuple(".".join(map(str, numbers)) for numbers in row[:2]) for row in AITER_ARGUMENTS)
+    return " and ".join(f">= {first}, < {end}" for first, end in rows)
 
 
 @functools.cache
@@ -59,7 +65,7 @@ class AiterBackend(KernelBackend):
         if version is None:
             return "amd-aiter is not installed: pip install amd-aiter, on a machine with ROCm"
         if aiter_arguments(version) is None:
-            return f"amd-aiter {version}: the signature of its FP4 GEMM is not known to this release of turbo-gemm"
+            return f"amd-aiter {version}; this turbo-gemm knows how to call the FP4 GEMM of {known_releases()}"
         if call.a.device.type != "cuda":
             return f"a is on {call.a.device.type}; AITER needs tensors on a GPU"
         arch = device_facts(call.a.device).arch

@@ -222,3 +222,29 @@ def test_lazy_names(monkeypatch):
     assert package.BackendType is BackendType, "the second use is a plain attribute"
     with pytest.raises(AttributeError, match="'lazy_test_package' has no attribute 'Missing'"):
         load("Missing")
+
+
+def test_doctor_names_a_library_of_the_same_name(fake_wheel, capsys, monkeypatch):
+    monkeypatch.setattr("turbo_core.doctor.foreign_namesake", lambda: "import primus_turbo: /there is another library")
+    assert main(["doctor"]) == 0
+    assert "problem: import primus_turbo: /there is another library" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("missing", ["torch", "triton"])
+def test_audit_without_torch_or_triton_says_what_to_type(monkeypatch, capsys, missing):
+    def absent():
+        raise ImportError(f"{missing} is not installed: pip install 'turbo-core[{missing}]'")
+
+    monkeypatch.setattr("turbo_core.__main__.entry_points", lambda group: {"turbo-gemm": None})
+    monkeypatch.setattr(f"turbo_core.__main__.require_{missing}", absent)
+    assert main(["audit"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and f"audit: {missing} is not installed: pip install" in err and "Traceback" not in err
+
+
+def test_audit_without_wheels_or_with_a_wrong_name_is_a_message(monkeypatch, capsys):
+    monkeypatch.setattr("turbo_core.audit.find_kernels", dict)
+    assert main(["audit"]) == 1
+    assert "no wheel with kernels is installed: pip install turbo-gemm" in capsys.readouterr().err
+    assert main(["audit", "--wheel", "turbo-x"]) == 2
+    assert "audit: no kernels of turbo-x" in capsys.readouterr().err

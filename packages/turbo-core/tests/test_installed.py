@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Wheels that are found by their metadata, by the pyproject.toml of a checkout, or not at all."""
 
+import importlib.machinery
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import turbo_core
 from turbo_core import UnsupportedError, explain
 from turbo_core.__main__ import main
 from turbo_core.audit import find_kernels
-from turbo_core.installed import checkouts, entry_points, read_project, unnamed, versions
+from turbo_core.installed import checkouts, entry_points, foreign_namesake, read_project, unnamed, versions
 
 OP = """
 from turbo_core import OpInfo
@@ -194,3 +195,47 @@ def test_project_files_are_read_as_toml_reads_them():
         assert (sections["project"]["name"], sections["project"]["version"]) == (project["name"], project["version"])
         for group, points in project.get("entry-points", {}).items():
             assert sections[f"project.entry-points.{group}"] == points
+
+
+# --- the other primus_turbo ------------------------------------------------------------------------------------------
+
+
+def make_meta_package(folder, init, *others):
+    package = folder / "primus_turbo"
+    (package / "pytorch").mkdir(parents=True)
+    (package / "py.typed").touch()
+    (package / "__init__.py").write_text(init)
+    for name in others:
+        (package / name).mkdir()
+    return package
+
+
+OURS = "from turbo_core.lazy import attach\n"
+
+
+@pytest.mark.parametrize(
+    ("init", "others", "says"),
+    [
+        (OURS, (), None),
+        ("raise RuntimeError('imported')\n", (), "is another library; AMD's Primus-Turbo has the same import name"),
+        (OURS, ("triton", "flydsl"), "holds files of another library (flydsl, triton)"),
+    ],
+)
+def test_a_library_of_the_same_name_is_told_without_importing_it(monkeypatch, tmp_path, init, others, says):
+    package = make_meta_package(tmp_path, init, *others)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "meta_path", [importlib.machinery.PathFinder])
+    monkeypatch.delitem(sys.modules, "primus_turbo", raising=False)
+    found = foreign_namesake()
+    if says is None:
+        assert found is None
+    else:
+        assert f"{package} {says}" in found and "pip uninstall primus_turbo" in found and "turbo_gemm" in found
+    assert "primus_turbo" not in sys.modules
+
+
+def test_without_the_meta_package_there_is_nothing_to_say(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "meta_path", [importlib.machinery.PathFinder])
+    monkeypatch.delitem(sys.modules, "primus_turbo", raising=False)
+    assert foreign_namesake() is None

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from turbo_core import audit as audits
 from turbo_core import doctor as doctors
+from turbo_core.errors import UnsupportedError
+from turbo_core.installed import entry_points
+from turbo_core.requirements import require_torch, require_triton
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -18,8 +22,17 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def audit(options: argparse.Namespace) -> int:
-    """Print the audit's table; 1 when a kernel failed or there was none to audit."""
-    rows = list(audits.audit(full=options.full, archs=options.arch or audits.ARCHS, wheels=options.wheel))
+    """Print the audit's table; 1 when a kernel failed or there was none to audit, 2 when it could not begin."""
+    try:
+        if entry_points(audits.ENTRY_POINT_GROUP):  # the lists of kernels need both, of which a wheel brings neither
+            require_torch()
+            require_triton()
+        rows = list(audits.audit(full=options.full, archs=options.arch or audits.ARCHS, wheels=options.wheel))
+    except (ImportError, UnsupportedError) as error:
+        print(f"python -m turbo_core audit: {error}", file=sys.stderr)
+        return 2
+    if not rows:
+        print("no wheel with kernels is installed: pip install turbo-gemm, or primus-turbo for all", file=sys.stderr)
     print(json.dumps(audits.to_json(rows), indent=2) if options.json else audits.format_table(rows))
     return 0 if rows and not any(row.failures for row in rows) else 1
 

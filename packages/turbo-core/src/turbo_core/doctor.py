@@ -16,6 +16,7 @@ from typing import Any
 from turbo_core.device import device_facts
 from turbo_core.environment import AUTO_TUNE_VARIABLE, CHECK_INDICES_VARIABLE, FAMILIES
 from turbo_core.explain import explain_calls, find_ops, where_ops_are
+from turbo_core.installed import foreign_namesake
 from turbo_core.log import LEVEL_VARIABLE
 from turbo_core.requirements import require_torch
 from turbo_core.tune_file import software_versions
@@ -36,7 +37,7 @@ def report() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": software_versions(),
-        "problems": [] if torch_problem is None else [torch_problem],
+        "problems": [problem for problem in (torch_problem, foreign_namesake()) if problem is not None],
         "environment": _environment(),
         "native_libraries": _native_libraries(),
         "devices": [] if torch_problem else _devices(),

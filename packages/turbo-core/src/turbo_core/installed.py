@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Checkout", "checkouts", "entry_points", "unnamed", "versions"]
+__all__ = ["Checkout", "checkouts", "entry_points", "foreign_namesake", "unnamed", "versions"]
 
 _PREFIXES = ("turbo-", "primus-turbo")
+_META_PACKAGE = "primus_turbo"
+_META_PACKAGE_HOLDS = {"__init__.py", "__pycache__", "py.typed", "pytorch"}
 _SECTION = re.compile(r"\[(.+)\]\s*(?:#.*)?")
 _ENTRY = re.compile(r"""([\w-]+|"[^"]+"|'[^']+')\s*=\s*(?:"([^"\\]*)"|'([^']*)')\s*(?:#.*)?""")
 
@@ -102,3 +104,25 @@ def unnamed() -> list[str]:
         file.parents[1] for entry in sys.path for file in sorted(Path(entry).glob("turbo_*/pytorch/__init__.py"))
     ]
     return [str(package) for package in dict.fromkeys(packages) if package.name not in known]
+
+
+def foreign_namesake() -> str | None:
+    """What is wrong with ``import primus_turbo``; None where it is ours, or is not installed.
+
+    AMD's library Primus-Turbo is imported by the same name, so one of the two hides the other, or a forced installation
+    leaves files of both in one folder. Nothing is imported to find out.
+    """
+    spec = importlib.util.find_spec(_META_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    ours = spec.origin is not None and "turbo_core.lazy" in Path(spec.origin).read_text(encoding="utf-8")
+    folders = list(map(Path, spec.submodule_search_locations))
+    others = sorted({path.name for folder in folders for path in folder.iterdir()} - _META_PACKAGE_HOLDS)
+    if ours and not others:
+        return None
+    found = f"holds files of another library ({', '.join(others[:3])})" if ours else "is another library"
+    return (
+        f"import {_META_PACKAGE}: {folders[0]} {found}; AMD's Primus-Turbo has the same import name. Keep one "
+        f"in an environment (pip uninstall {_META_PACKAGE}, then install the one you want), or import Turbo's wheels by "
+        "their own names: turbo_gemm, turbo_attention, turbo_norm_act, turbo_quant"
+    )

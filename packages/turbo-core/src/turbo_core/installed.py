@@ -123,6 +123,6 @@ def foreign_namesake() -> str | None:
     found = f"holds files of another library ({', '.join(others[:3])})" if ours else "is another library"
     return (
         f"import {_META_PACKAGE}: {folders[0]} {found}; AMD's Primus-Turbo has the same import name. Keep one "
-        f"in an environment (pip uninstall {_META_PACKAGE}, then install the one you want), or import Turbo's wheels by "
-        "their own names: turbo_gemm, turbo_attention, turbo_norm_act, turbo_quant"
+        f"in an environment (pip uninstall {_META_PACKAGE}, then install the one you want), or import Turbo's wheels "
+        "by their own names: turbo_gemm, turbo_attention, turbo_norm_act, turbo_quant"
     )

@@ -13,7 +13,7 @@ import torch
 
 from turbo_core.autocast import without_autocast
 from turbo_core.errors import UnsupportedError
-from turbo_core.library import register_gradient
+from turbo_core.library import Gradient, register_op
 from turbo_testing.training import MODULE_CHECKS, OP_CHECKS, ModuleCase, OpCase, floats, run_check
 from turbo_testing.training.matrix import GPU, applies
 
@@ -24,8 +24,6 @@ WIDTH = 5
 
 FAULTS: set[str] = set()
 library = torch.library.Library("turbo_fake", "DEF")
-library.define("product(Tensor x, Tensor w, float shift) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
-library.define("product_backward(Tensor dy, Tensor x, Tensor w) -> (Tensor, Tensor)", tags=torch.Tag.pt2_compliant_tag)
 
 
 def multiply(x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -71,7 +69,7 @@ def gradient(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, torch.Ten
         x, w = ctx.saved_tensors
     if "second derivative forgotten" in FAULTS:
         x, w = x.detach(), w.detach()
-    dx, dw = torch.ops.turbo_fake.product_backward(dy, x, w)
+    dx, dw = product_backward(dy, x, w)
     if "frozen weight" in FAULTS and not ctx.needs_input_grad[1]:
         dx = torch.zeros_like(dx)
     return dx if ctx.needs_input_grad[0] else None, dw if ctx.needs_input_grad[1] else None, None
@@ -94,12 +92,20 @@ def fake_backward(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[t
     return x.new_empty(x.shape), w.new_empty(w.shape)
 
 
-library.impl("product", forward, "CompositeExplicitAutograd")
-library.impl("product_backward", backward, "CompositeExplicitAutograd")
-torch.library.register_fake("turbo_fake::product", fake_forward, lib=library)
-torch.library.register_fake("turbo_fake::product_backward", fake_backward, lib=library)
-register_gradient(library, "turbo_fake::product", gradient, setup_context=save, name="product")
-register_gradient(library, "turbo_fake::product_backward", second, setup_context=save_all, name="product")
+product_backward = register_op(
+    library,
+    "product_backward(Tensor dy, Tensor x, Tensor w) -> (Tensor, Tensor)",
+    backward,
+    fake_backward,
+    Gradient(second, save_all, "product"),
+)
+product_op = register_op(
+    library,
+    "product(Tensor x, Tensor w, float shift) -> Tensor",
+    forward,
+    fake_forward,
+    Gradient(gradient, save, "product"),
+)
 
 
 class _Registered(torch.autograd.Function):
@@ -112,7 +118,7 @@ class _Registered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
-        return *torch.ops.turbo_fake.product_backward(dy, *ctx.saved_tensors), None
+        return *product_backward(dy, *ctx.saved_tensors), None
 
     @staticmethod
     def jvp(ctx: Any, dx: torch.Tensor | None, dw: torch.Tensor | None, _: None) -> torch.Tensor:
@@ -144,7 +150,7 @@ def product(x: torch.Tensor, w: torch.Tensor, shift: Any = 0.25) -> torch.Tensor
         x = x * 1.0
     if "no forward mode" in FAULTS:
         return _Registered.apply(x, w, shift)
-    return torch.ops.turbo_fake.product(x, w, float(shift) if not torch.compiler.is_compiling() else shift)
+    return product_op(x, w, float(shift) if not torch.compiler.is_compiling() else shift)
 
 
 def make(rows: int, dtype: torch.dtype, device: torch.device) -> dict[str, torch.Tensor]:

@@ -82,18 +82,21 @@ def register_op(
     overload = getattr(getattr(torch.ops, library.ns), opname).default
     if gradient is None:
         library.impl(opname, _constant(overload), "Autograd", with_keyset=True)
-        return _direct(overload, _unrecorded(implementation))
+        return _direct(overload, implementation, _unrecorded(implementation))
     if isinstance(gradient, Refused):
         gradient = gradient.gradient()
     library.impl(opname, _differentiable(overload, gradient), "Autograd", with_keyset=True)
-    return _direct(overload, _recorded(overload, implementation, gradient))
+    return _direct(overload, implementation, _recorded(overload, implementation, gradient))
 
 
 # --- eager calls ------------------------------------------------------------------------------------------------------
 
 
-def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """``run`` where plain tensors meet nothing that would see the op; the registered op otherwise."""
+def _direct(overload: Any, implementation: Callable[..., Any], recording: Callable[..., Any]) -> Callable[..., Any]:
+    """The registered op; but where plain tensors meet nothing that would see it, ``implementation`` itself.
+
+    ``recording`` takes its place where an argument requires a gradient.
+    """
     import torch
 
     forward_ad = torch.autograd.forward_ad
@@ -108,10 +111,13 @@ def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
             or torch._C._get_tracing_state() is not None
         ):
             return overload(*arguments)
+        records = False
         for value in arguments:
-            if isinstance(value, torch.Tensor) and (type(value) not in ordinary or value.is_meta):
-                return overload(*arguments)
-        return run(*arguments)
+            if isinstance(value, torch.Tensor):
+                if type(value) not in ordinary or value.is_meta:
+                    return overload(*arguments)
+                records = records or value.requires_grad
+        return recording(*arguments) if records and torch.is_grad_enabled() else implementation(*arguments)
 
     return call
 
@@ -125,13 +131,8 @@ def _recorded(overload: Any, implementation: Callable[..., Any], gradient: Gradi
         return outputs
 
     function: Any = _function(torch.autograd.Function, overload, gradient.name, forward, gradient.backward)
-
-    def run(*arguments: Any) -> Any:
-        if torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments):
-            return function.apply(*arguments)
-        return implementation(*arguments)
-
-    return run
+    apply: Callable[..., Any] = function.apply
+    return apply
 
 
 def _unrecorded(implementation: Callable[..., Any]) -> Callable[..., Any]:
@@ -210,8 +211,14 @@ def _differentiable(overload: Any, gradient: Gradient) -> Callable[..., Any]:
             with enable_single_level_autograd_function():
                 return layer.apply(keyset, *arguments)
         forward_mode = torch.autograd.forward_ad._current_level >= 0
-        if forward_mode or (torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments)):
+        if forward_mode or (torch.is_grad_enabled() and _any_requires_grad(arguments)):
             return function.apply(keyset, *arguments)
         return constant(keyset, *arguments)
 
     return run
+
+
+def _any_requires_grad(arguments: tuple[Any, ...]) -> bool:
+    import torch
+
+    return any(value.requires_grad for value in arguments if isinstance(value, torch.Tensor))

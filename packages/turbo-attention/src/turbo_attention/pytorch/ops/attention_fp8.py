@@ -22,7 +22,7 @@ from turbo_attention.pytorch.ops.library import declare, in_order, settle
 from turbo_attention.pytorch.ops.sharding import fp8_rules
 from turbo_core import OpInfo, UnsupportedError
 from turbo_core.autocast import without_autocast
-from turbo_core.library import refuse_gradient, register_gradient
+from turbo_core.library import Gradient, Refused, register_op
 from turbo_core.low_precision import Float8QuantConfig, Format, ScalingGranularity, fp8_dtype
 from turbo_core.sharding import shardable
 
@@ -39,22 +39,6 @@ _OPTIONS = tuple(
 )
 _ARGUMENTS = (*_OPERANDS, *_OPTIONS, "deterministic")
 _library = torch.library.Library("turbo_attention", "FRAGMENT")
-_library.define(
-    f"attention_fp8({declare(_OPERANDS + _OPTIONS)}, bool deterministic) -> (Tensor out, Tensor lse, "
-    "Tensor lse_low, Tensor q8, Tensor k8, Tensor v8, Tensor scale_q, Tensor scale_k, Tensor scale_v)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-_library.define(
-    "attention_fp8_backward(Tensor q8, Tensor k8, Tensor v8, Tensor scale_q, Tensor scale_k, Tensor scale_v, "
-    "Tensor out, Tensor lse, Tensor lse_low, Tensor dout, Tensor? dlse, bool deterministic, bool want_dbias, "
-    f"{declare(_OPTIONS)}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsink)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-
-_library.define(
-    f"attention_fp8_probabilities(Tensor q8, Tensor k8, Tensor scale_q, Tensor scale_k, {declare(_OPTIONS)}) -> Tensor",
-    tags=torch.Tag.pt2_compliant_tag,
-)
 
 
 def _payload_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: tuple[Any, ...]) -> ForwardCall:
@@ -164,7 +148,7 @@ def _backward(ctx: Any, dout: _Optional, dlse: _Optional, *_: Any) -> tuple[_Opt
     if dout is None and dlse is None:
         return (None,) * len(_ARGUMENTS)
     needs = ctx.needs_input_grad
-    found = torch.ops.turbo_attention.attention_fp8_backward(
+    found = attention_fp8_backward_op(
         q8,
         k8,
         v8,
@@ -183,18 +167,29 @@ def _backward(ctx: Any, dout: _Optional, dlse: _Optional, *_: Any) -> tuple[_Opt
     return in_order(found, _ARGUMENTS, needs)
 
 
-_library.impl("attention_fp8", _attention_fp8, "CompositeExplicitAutograd")
-_library.impl("attention_fp8_backward", _attention_fp8_backward, "CompositeExplicitAutograd")
-_library.impl("attention_fp8_probabilities", _attention_fp8_probabilities, "CompositeExplicitAutograd")
-torch.library.register_fake("turbo_attention::attention_fp8", _attention_fp8_fake, lib=_library)
-torch.library.register_fake("turbo_attention::attention_fp8_backward", _attention_fp8_backward_fake, lib=_library)
-torch.library.register_fake(
-    "turbo_attention::attention_fp8_probabilities", _attention_fp8_probabilities_fake, lib=_library
+attention_fp8_op = register_op(
+    _library,
+    f"attention_fp8({declare(_OPERANDS + _OPTIONS)}, bool deterministic) -> (Tensor out, Tensor lse, "
+    "Tensor lse_low, Tensor q8, Tensor k8, Tensor v8, Tensor scale_q, Tensor scale_k, Tensor scale_v)",
+    _attention_fp8,
+    _attention_fp8_fake,
+    Gradient(_backward, _setup_context, "flash_attn_fp8_func"),
 )
-register_gradient(
-    _library, "turbo_attention::attention_fp8", _backward, setup_context=_setup_context, name="flash_attn_fp8_func"
+attention_fp8_backward_op = register_op(
+    _library,
+    "attention_fp8_backward(Tensor q8, Tensor k8, Tensor v8, Tensor scale_q, Tensor scale_k, Tensor scale_v, "
+    "Tensor out, Tensor lse, Tensor lse_low, Tensor dout, Tensor? dlse, bool deterministic, bool want_dbias, "
+    f"{declare(_OPTIONS)}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsink)",
+    _attention_fp8_backward,
+    _attention_fp8_backward_fake,
+    Refused("flash_attn_fp8_func"),
 )
-refuse_gradient(_library, "turbo_attention::attention_fp8_backward", name="flash_attn_fp8_func")
+attention_fp8_probabilities_op = register_op(
+    _library,
+    f"attention_fp8_probabilities(Tensor q8, Tensor k8, Tensor scale_q, Tensor scale_k, {declare(_OPTIONS)}) -> Tensor",
+    _attention_fp8_probabilities,
+    _attention_fp8_probabilities_fake,
+)
 
 
 def _check_config(config: Float8QuantConfig | None) -> None:
@@ -257,7 +252,7 @@ def flash_attn_fp8_func(
         sink=sink,
         softcap=softcap,
     )
-    out, lse, _, *payloads_and_scales = torch.ops.turbo_attention.attention_fp8(
+    out, lse, _, *payloads_and_scales = attention_fp8_op(
         *(getattr(call, name) for name in _ARGUMENTS[:-1]),
         deterministic or torch.are_deterministic_algorithms_enabled(),
     )
@@ -268,7 +263,7 @@ def flash_attn_fp8_func(
         q8, k8, _, scale_q, scale_k, _ = payloads_and_scales
         options = (getattr(call, name) for name in _OPTIONS)
         with torch.no_grad():
-            results.append(torch.ops.turbo_attention.attention_fp8_probabilities(q8, k8, scale_q, scale_k, *options))
+            results.append(attention_fp8_probabilities_op(q8, k8, scale_q, scale_k, *options))
     return results[0] if len(results) == 1 else tuple(results)
 
 

@@ -18,7 +18,7 @@ from turbo_attention.pytorch.kernels import reference
 from turbo_attention.pytorch.kernels.attention_impl import run_backward, run_forward
 from turbo_attention.pytorch.ops.index_values import check_cu_seqlens
 from turbo_core.autocast import without_autocast
-from turbo_core.library import refuse_gradient, register_gradient
+from turbo_core.library import Gradient, Refused, register_op
 
 __all__ = ["attention", "attention_probabilities", "declare", "in_order", "settle"]
 
@@ -68,16 +68,6 @@ def in_order(found: Iterable[torch.Tensor], arguments: Iterable[str], needs: Ite
 
 _OPERANDS = declare(ForwardCall._fields)
 _library = torch.library.Library("turbo_attention", "FRAGMENT")
-_library.define(
-    f"attention({_OPERANDS}, bool deterministic) -> (Tensor out, Tensor lse, Tensor lse_low)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-_library.define(
-    "attention_backward(Tensor out, Tensor lse, Tensor lse_low, Tensor dout, Tensor? dlse, bool deterministic, "
-    f"bool want_dbias, {_OPERANDS}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsink)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-_library.define(f"attention_probabilities({_OPERANDS}) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
 
 
 def _attention(*arguments: Any) -> tuple[torch.Tensor, ...]:
@@ -160,31 +150,43 @@ def _backward(ctx: Any, dout: _Optional, dlse: _Optional, _: _Optional) -> tuple
     needs = ctx.needs_input_grad
     if dout is None:
         dout = torch.zeros_like(out)
-    found = torch.ops.turbo_attention.attention_backward(
+    found = attention_backward_op(
         out, lse, lse_low, dout, dlse, ctx.deterministic, needs[_ARGUMENTS.index("bias")], *operands
     )
     return in_order(found, _ARGUMENTS, needs)
 
 
-_library.impl("attention", _attention, "CompositeExplicitAutograd")
-_library.impl("attention_backward", _attention_backward, "CompositeExplicitAutograd")
-_library.impl("attention_probabilities", _attention_probabilities, "CompositeExplicitAutograd")
-torch.library.register_fake("turbo_attention::attention", _attention_fake, lib=_library)
-torch.library.register_fake("turbo_attention::attention_backward", _attention_backward_fake, lib=_library)
-torch.library.register_fake("turbo_attention::attention_probabilities", _attention_probabilities_fake, lib=_library)
-register_gradient(_library, "turbo_attention::attention", _backward, setup_context=_setup_context, name=_NAME)
-refuse_gradient(_library, "turbo_attention::attention_backward", name=_NAME)
+attention_op = register_op(
+    _library,
+    f"attention({_OPERANDS}, bool deterministic) -> (Tensor out, Tensor lse, Tensor lse_low)",
+    _attention,
+    _attention_fake,
+    Gradient(_backward, _setup_context, _NAME),
+)
+attention_backward_op = register_op(
+    _library,
+    "attention_backward(Tensor out, Tensor lse, Tensor lse_low, Tensor dout, Tensor? dlse, bool deterministic, "
+    f"bool want_dbias, {_OPERANDS}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsink)",
+    _attention_backward,
+    _attention_backward_fake,
+    Refused(_NAME),
+)
+attention_probabilities_op = register_op(
+    _library,
+    f"attention_probabilities({_OPERANDS}) -> Tensor",
+    _attention_probabilities,
+    _attention_probabilities_fake,
+)
 
 
 def attention(call: ForwardCall, deterministic: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """out and lse of ``call``, differentiable in q, k, v, bias and sink."""
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-    out, lse, _ = torch.ops.turbo_attention.attention(*call, deterministic)
+    out, lse, _ = attention_op(*call, deterministic)
     return out, lse
 
 
 def attention_probabilities(call: ForwardCall) -> torch.Tensor:
     """The weights of ``call`` [sequences,Hq,max_seqlen_q,max_seqlen_k], float32, without gradient."""
-    with torch.no_grad():
-        weights: torch.Tensor = torch.ops.turbo_attention.attention_probabilities(*call)
+    weights: torch.Tensor = attention_probabilities_op(*call)
     return weights

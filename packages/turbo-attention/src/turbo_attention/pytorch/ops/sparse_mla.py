@@ -15,7 +15,7 @@ from turbo_attention.pytorch.ops.sharding import sparse_mla_rules
 from turbo_attention.sparse_calls import SparseBackward, SparseForward
 from turbo_core import OpInfo
 from turbo_core.autocast import without_autocast
-from turbo_core.library import refuse_gradient, register_gradient
+from turbo_core.library import Gradient, Refused, register_op
 from turbo_core.sharding import shardable
 
 __all__ = ["SPARSE_MLA", "sparse_mla_func"]
@@ -24,16 +24,6 @@ _OP = "sparse_mla_func"
 _Optional = torch.Tensor | None
 
 _library = torch.library.Library("turbo_attention", "FRAGMENT")
-_library.define(
-    "sparse_mla(Tensor q, Tensor kv, Tensor indices, Tensor? sink, SymInt rank, Scalar softmax_scale) "
-    "-> (Tensor out, Tensor lse, Tensor lse_low)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-_library.define(
-    "sparse_mla_backward(Tensor q, Tensor kv, Tensor indices, Tensor? sink, SymInt rank, Scalar softmax_scale, "
-    "Tensor out, Tensor lse, Tensor lse_low, Tensor dout, Tensor? dlse) -> (Tensor dq, Tensor dkv, Tensor dsink)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
 
 
 def _sparse_mla(
@@ -100,7 +90,7 @@ def _backward(ctx: Any, dout: _Optional, dlse: _Optional, *_: None) -> tuple[_Op
         return (None,) * len(SparseForward._fields)
     if dout is None:
         dout = torch.zeros_like(out)
-    dq, dkv, dsink = torch.ops.turbo_attention.sparse_mla_backward(
+    dq, dkv, dsink = sparse_mla_backward_op(
         q, kv, indices, sink, ctx.rank, ctx.softmax_scale, out, lse, lse_low, dout, dlse
     )
     gradients = {"q": dq, "kv": dkv, "sink": dsink}
@@ -108,12 +98,22 @@ def _backward(ctx: Any, dout: _Optional, dlse: _Optional, *_: None) -> tuple[_Op
     return tuple(gradients[name] if need else None for name, need in needs)
 
 
-_library.impl("sparse_mla", _sparse_mla, "CompositeExplicitAutograd")
-_library.impl("sparse_mla_backward", _sparse_mla_backward, "CompositeExplicitAutograd")
-torch.library.register_fake("turbo_attention::sparse_mla", _sparse_mla_fake, lib=_library)
-torch.library.register_fake("turbo_attention::sparse_mla_backward", _sparse_mla_backward_fake, lib=_library)
-register_gradient(_library, "turbo_attention::sparse_mla", _backward, setup_context=_setup_context, name=_OP)
-refuse_gradient(_library, "turbo_attention::sparse_mla_backward", name=_OP)
+sparse_mla_op = register_op(
+    _library,
+    "sparse_mla(Tensor q, Tensor kv, Tensor indices, Tensor? sink, SymInt rank, Scalar softmax_scale) "
+    "-> (Tensor out, Tensor lse, Tensor lse_low)",
+    _sparse_mla,
+    _sparse_mla_fake,
+    Gradient(_backward, _setup_context, _OP),
+)
+sparse_mla_backward_op = register_op(
+    _library,
+    "sparse_mla_backward(Tensor q, Tensor kv, Tensor indices, Tensor? sink, SymInt rank, Scalar softmax_scale, "
+    "Tensor out, Tensor lse, Tensor lse_low, Tensor dout, Tensor? dlse) -> (Tensor dq, Tensor dkv, Tensor dsink)",
+    _sparse_mla_backward,
+    _sparse_mla_backward_fake,
+    Refused(_OP),
+)
 
 
 def _call(q: Any, kv: Any, topk_indices: Any, attn_sink: Any, kv_lora_rank: Any, scale: Any) -> SparseForward:
@@ -178,7 +178,7 @@ def sparse_mla_func(
     Source: DeepSeek-V3.2 (2025).
     """
     call = _call(q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
-    out, lse, _ = torch.ops.turbo_attention.sparse_mla(*call)
+    out, lse, _ = sparse_mla_op(*call)
     return (out, lse) if return_lse else out
 
 

@@ -7,95 +7,21 @@ Its gradients (`gemm_gradients`) are made of the same op, so that they have grad
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from turbo_core import OpInfo
 from turbo_core.autocast import autocast_dtype
-from turbo_core.library import register_gradient
 from turbo_core.sharding import shardable
-from turbo_gemm.pytorch.kernels.gemm_impl import GemmCall, GemmDispatcher, run
+from turbo_gemm.pytorch.kernels.gemm_impl import GemmCall, GemmDispatcher
 from turbo_gemm.pytorch.ops.gemm_checks import check_gemm, check_main_grad
-from turbo_gemm.pytorch.ops.gemm_gradients import bias_gradient, dgrad_operands, gradient_operand, wgrad_operands
+from turbo_gemm.pytorch.ops.gemm_gradients import dgrad_operands, wgrad_operands
+from turbo_gemm.pytorch.ops.gemm_library import gemm_op
 from turbo_gemm.pytorch.ops.main_grad import gemm_into_main_grad, into_main_grad
 from turbo_gemm.pytorch.ops.sharding import gemm_rules
 
 __all__ = ["GEMM", "gemm"]
-
-# --- registration ---------------------------------------------------------------------------------------------------
-
-_library = torch.library.Library("turbo_gemm", "DEF")
-_library.define(
-    "gemm(Tensor a, Tensor b, Tensor? bias, bool trans_a, bool trans_b, ScalarType out_dtype, str role) -> Tensor",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-_library.define(
-    "gemm_accumulate(Tensor(a!) out, Tensor a, Tensor b, bool trans_a, bool trans_b) -> ()",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-
-
-def _gemm(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    bias: torch.Tensor | None,
-    trans_a: bool,
-    trans_b: bool,
-    out_dtype: torch.dtype,
-    role: str,
-) -> torch.Tensor:
-    return run(GemmCall(a, b, bias, trans_a, trans_b, out_dtype, None, role))
-
-
-def _gemm_fake(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    bias: torch.Tensor | None,
-    trans_a: bool,
-    trans_b: bool,
-    out_dtype: torch.dtype,
-    role: str,
-) -> torch.Tensor:
-    return a.new_empty((a.shape[1 if trans_a else 0], b.shape[0 if trans_b else 1]), dtype=out_dtype)
-
-
-def _gemm_accumulate(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, trans_a: bool, trans_b: bool) -> None:
-    run(GemmCall(a, b, None, trans_a, trans_b, out.dtype, out, "wgrad"))
-
-
-def _gemm_accumulate_fake(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, trans_a: bool, trans_b: bool) -> None:
-    return None
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    a, b, bias, ctx.trans_a, ctx.trans_b, _, _ = inputs
-    ctx.save_for_backward(a if b.requires_grad else None, b if a.requires_grad else None)
-    ctx.dtypes = a.dtype, b.dtype, None if bias is None else bias.dtype
-
-
-def _backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
-    a, b = ctx.saved_tensors
-    dtype_a, dtype_b, bias_dtype = ctx.dtypes
-    layout = ctx.trans_a, ctx.trans_b
-    gemm_op = torch.ops.turbo_gemm.gemm
-    grad_a = grad_b = grad_bias = None
-    operand = gradient_operand(grad_out, dtype_a, dtype_b)
-    if ctx.needs_input_grad[0]:
-        grad_a = gemm_op(*dgrad_operands(operand, b, *layout), dtype_a, "dgrad")
-    if ctx.needs_input_grad[1]:
-        grad_b = gemm_op(*wgrad_operands(operand, a, *layout), dtype_b, "wgrad")
-    if ctx.needs_input_grad[2]:
-        grad_bias = bias_gradient(grad_out, bias_dtype)
-    return grad_a, grad_b, grad_bias, None, None, None, None
-
-
-_library.impl("gemm", _gemm, "CompositeExplicitAutograd")
-_library.impl("gemm_accumulate", _gemm_accumulate, "CompositeExplicitAutograd")
-torch.library.register_fake("turbo_gemm::gemm", _gemm_fake, lib=_library)
-torch.library.register_fake("turbo_gemm::gemm_accumulate", _gemm_accumulate_fake, lib=_library)
-register_gradient(_library, "turbo_gemm::gemm", _backward, setup_context=_setup_context, name="gemm")
 
 # --- the public function --------------------------------------------------------------------------------------------
 
@@ -145,7 +71,7 @@ def gemm(
     if out_dtype is None:
         out_dtype = torch.promote_types(a.dtype, dtype_b)
     if not into_main_grad("gemm", b, fuse_bgrad_accum_pattern):
-        c: torch.Tensor = torch.ops.turbo_gemm.gemm(a, b.to(dtype_b), bias, trans_a, trans_b, out_dtype, "forward")
+        c: torch.Tensor = gemm_op(a, b.to(dtype_b), bias, trans_a, trans_b, out_dtype, "forward")
         return c
     c = gemm_into_main_grad(a, b.detach().to(dtype_b), b, bias, trans_a, trans_b, out_dtype)
     # said here, not in the backward, which a compiler traces as a function without side effects on attributes

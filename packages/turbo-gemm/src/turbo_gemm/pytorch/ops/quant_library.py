@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from turbo_core.library import without_gradient
+from turbo_core.library import register_op
 from turbo_core.low_precision import MX_BLOCK_SIZE, ScalingGranularity
 from turbo_gemm.pytorch.kernels.quant_gemm_impl import GemmFp4Dispatcher, GemmFp8Dispatcher, QuantGemmCall, run
 from turbo_gemm.pytorch.ops.quant_operands import Operands, Scheme
@@ -21,13 +21,6 @@ __all__ = ["accumulate_product", "product", "product_call"]
 _library = torch.library.Library("turbo_gemm", "FRAGMENT")
 _OPERANDS = "Tensor a, Tensor a_scale_inv, Tensor b, Tensor b_scale_inv"
 _FP8 = "bool trans_a, bool trans_b, str granularity, int block_size, bool a_tiles, bool b_tiles"
-for _schema in (
-    f"gemm_fp8({_OPERANDS}, Tensor? bias, {_FP8}, ScalarType out_dtype, str role) -> Tensor",
-    f"gemm_fp8_accumulate(Tensor(a!) out, {_OPERANDS}, {_FP8}) -> ()",
-    f"gemm_fp4({_OPERANDS}, Tensor? bias, bool preshuffled, ScalarType out_dtype, str role) -> Tensor",
-    f"gemm_fp4_accumulate(Tensor(a!) out, {_OPERANDS}, bool preshuffled) -> ()",
-):
-    _library.define(_schema, tags=torch.Tag.pt2_compliant_tag)
 
 # --- FP8 ------------------------------------------------------------------------------------------------------------
 
@@ -162,15 +155,30 @@ def _nothing_fake(*arguments: Any) -> None:
     return None
 
 
-for _name, _function, _fake in (
-    ("gemm_fp8", _gemm_fp8, _gemm_fp8_fake),
-    ("gemm_fp8_accumulate", _gemm_fp8_accumulate, _nothing_fake),
-    ("gemm_fp4", _gemm_fp4, _gemm_fp4_fake),
-    ("gemm_fp4_accumulate", _gemm_fp4_accumulate, _nothing_fake),
-):
-    _library.impl(_name, _function, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"turbo_gemm::{_name}", _fake, lib=_library)
-    without_gradient(_library, f"turbo_gemm::{_name}")
+gemm_fp8_op = register_op(
+    _library,
+    f"gemm_fp8({_OPERANDS}, Tensor? bias, {_FP8}, ScalarType out_dtype, str role) -> Tensor",
+    _gemm_fp8,
+    _gemm_fp8_fake,
+)
+gemm_fp8_accumulate = register_op(
+    _library,
+    f"gemm_fp8_accumulate(Tensor(a!) out, {_OPERANDS}, {_FP8}) -> ()",
+    _gemm_fp8_accumulate,
+    _nothing_fake,
+)
+gemm_fp4_op = register_op(
+    _library,
+    f"gemm_fp4({_OPERANDS}, Tensor? bias, bool preshuffled, ScalarType out_dtype, str role) -> Tensor",
+    _gemm_fp4,
+    _gemm_fp4_fake,
+)
+gemm_fp4_accumulate = register_op(
+    _library,
+    f"gemm_fp4_accumulate(Tensor(a!) out, {_OPERANDS}, bool preshuffled) -> ()",
+    _gemm_fp4_accumulate,
+    _nothing_fake,
+)
 
 # --- from operands --------------------------------------------------------------------------------------------------
 
@@ -182,10 +190,10 @@ def product(
     x, y, trans_x, trans_y = operands
     four = (x.data, x.scale_inv, y.data, y.scale_inv)
     if scheme.fp4:
-        c: torch.Tensor = torch.ops.turbo_gemm.gemm_fp4(*four, bias, scheme.preshuffle, out_dtype, role)
+        c: torch.Tensor = gemm_fp4_op(*four, bias, scheme.preshuffle, out_dtype, role)
         return c
     kind = (scheme.granularity.value, scheme.block_size, x.tiles, y.tiles)
-    c = torch.ops.turbo_gemm.gemm_fp8(*four, bias, trans_x, trans_y, *kind, out_dtype, role)
+    c = gemm_fp8_op(*four, bias, trans_x, trans_y, *kind, out_dtype, role)
     return c
 
 
@@ -194,10 +202,10 @@ def accumulate_product(out: torch.Tensor, operands: Operands, scheme: Scheme) ->
     x, y, trans_x, trans_y = operands
     four = (x.data, x.scale_inv, y.data, y.scale_inv)
     if scheme.fp4:
-        torch.ops.turbo_gemm.gemm_fp4_accumulate(out, *four, scheme.preshuffle)
+        gemm_fp4_accumulate(out, *four, scheme.preshuffle)
     else:
         kind = (scheme.granularity.value, scheme.block_size, x.tiles, y.tiles)
-        torch.ops.turbo_gemm.gemm_fp8_accumulate(out, *four, trans_x, trans_y, *kind)
+        gemm_fp8_accumulate(out, *four, trans_x, trans_y, *kind)
 
 
 def product_call(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from turbo_core import OpInfo
-from turbo_core.library import register_gradient
+from turbo_core.library import Gradient, register_op
 from turbo_core.sharding import shardable
 from turbo_norm_act.pytorch.kernels.norm_impl import (
     NormBackward,
@@ -36,16 +36,6 @@ _Optional = torch.Tensor | None
 # --- registration ---------------------------------------------------------------------------------------------------
 
 _library = torch.library.Library("turbo_norm_act", "FRAGMENT")
-_library.define(
-    "norm(Tensor x, Tensor? residual, Tensor? gamma, Tensor? beta, float eps, bool zero_centered, bool center) "
-    "-> (Tensor y, Tensor s, Tensor mean, Tensor rstd)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-_library.define(
-    "norm_backward(Tensor dy, Tensor? ds, Tensor s, Tensor? gamma, Tensor? mean, Tensor rstd, bool zero_centered, "
-    "bool dx, ScalarType? dgamma, ScalarType? dbeta, float eps) -> (Tensor dx, Tensor dgamma, Tensor dbeta)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
 
 
 def _norm(
@@ -131,7 +121,7 @@ def _backward(ctx: Any, dy: _Optional, ds: _Optional, *_: Any) -> tuple[_Optiona
     need_dx = x_needs or residual_needs
     if dy is None:  # y went nowhere
         return ds if x_needs else None, ds if residual_needs else None, None, None, None, None, None
-    dx, dgamma, dbeta = torch.ops.turbo_norm_act.norm_backward(
+    dx, dgamma, dbeta = norm_backward(
         dy,
         ds,
         s,
@@ -178,13 +168,23 @@ def _second(ctx: Any, to_dx: _Optional, to_dgamma: _Optional, to_dbeta: _Optiona
     return found.dy, to_dx if ctx.needs_input_grad[1] else None, found.s, found.gamma, *[None] * 7
 
 
-_library.impl("norm", _norm, "CompositeExplicitAutograd")
-_library.impl("norm_backward", _norm_backward, "CompositeExplicitAutograd")
-torch.library.register_fake("turbo_norm_act::norm", _norm_fake, lib=_library)
-torch.library.register_fake("turbo_norm_act::norm_backward", _norm_backward_fake, lib=_library)
 _NAMES = "rmsnorm, rmsnorm_residual, layernorm"
-register_gradient(_library, "turbo_norm_act::norm", _backward, setup_context=_setup_context, name=_NAMES)
-register_gradient(_library, "turbo_norm_act::norm_backward", _second, setup_context=_setup_second, name=_NAMES)
+norm_backward = register_op(
+    _library,
+    "norm_backward(Tensor dy, Tensor? ds, Tensor s, Tensor? gamma, Tensor? mean, Tensor rstd, bool zero_centered, "
+    "bool dx, ScalarType? dgamma, ScalarType? dbeta, float eps) -> (Tensor dx, Tensor dgamma, Tensor dbeta)",
+    _norm_backward,
+    _norm_backward_fake,
+    Gradient(_second, _setup_second, _NAMES),
+)
+norm = register_op(
+    _library,
+    "norm(Tensor x, Tensor? residual, Tensor? gamma, Tensor? beta, float eps, bool zero_centered, bool center) "
+    "-> (Tensor y, Tensor s, Tensor mean, Tensor rstd)",
+    _norm,
+    _norm_fake,
+    Gradient(_backward, _setup_context, _NAMES),
+)
 
 # --- the public functions -------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ def rmsnorm(
     run on one backend and device.
     """
     eps = check_norm("rmsnorm", x, None, gamma, None, eps)
-    return torch.ops.turbo_norm_act.norm(_rows(x), None, gamma, None, eps, zero_centered, False)[0].view(x.shape)
+    return norm(_rows(x), None, gamma, None, eps, zero_centered, False)[0].view(x.shape)
 
 
 @shardable(norm_rules)
@@ -243,7 +243,7 @@ def rmsnorm_residual(
     """
     eps = check_norm("rmsnorm_residual", x, residual, gamma, None, eps, has_residual=True)
     x, residual = promoted(x, residual)
-    y, s, _, _ = torch.ops.turbo_norm_act.norm(_rows(x), _rows(residual), gamma, None, eps, zero_centered, False)
+    y, s, _, _ = norm(_rows(x), _rows(residual), gamma, None, eps, zero_centered, False)
     return y.view(x.shape), s.view(x.shape)
 
 
@@ -265,7 +265,7 @@ def layernorm(
         as `rmsnorm`.
     """
     eps = check_norm("layernorm", x, None, gamma, beta, eps)
-    return torch.ops.turbo_norm_act.norm(_rows(x), None, gamma, beta, eps, False, True)[0].view(x.shape)
+    return norm(_rows(x), None, gamma, beta, eps, False, True)[0].view(x.shape)
 
 
 # --- for turbo_core.explain and the doctor --------------------------------------------------------------------------

@@ -14,7 +14,12 @@ from turbo_quant.calls import DequantizeFloatCall, DequantizeMxCall
 from turbo_quant.formats import MX_FORMATS, mx_format_of
 from turbo_quant.pytorch.kernels.shuffle import WEIGHT_ROWS
 from turbo_quant.pytorch.ops import checks
-from turbo_quant.pytorch.ops.library import run_dequantize_float, run_dequantize_mx
+from turbo_quant.pytorch.ops.library import (
+    run_dequantize_float,
+    run_dequantize_mx,
+    unshuffle_scale_op,
+    unshuffle_weight_op,
+)
 from turbo_quant.pytorch.ops.plan import (
     FP4_GRANULARITIES,
     FP8_GRANULARITIES,
@@ -50,8 +55,12 @@ def plan_dequantize(
     scaling_recipe: Any = None,
     size: Any = None,
     sign_mask: Any = 0,
+    of_source: bool = False,
 ) -> DequantizeFloatCall | DequantizeMxCall:
-    """The call for checked arguments; shuffles are undone here."""
+    """The call for checked arguments; shuffles are undone here.
+
+    of_source: a batch of MX copies along the rows comes back in the shape of its source too, not as it is stored.
+    """
     checks.check_granularity(op, granularity, FP8_GRANULARITIES if bits == 8 else FP4_GRANULARITIES)
     if not isinstance(x, torch.Tensor):
         raise UnsupportedError(f"{op}: x is {x!r}; a tensor is accepted")
@@ -66,7 +75,8 @@ def plan_dequantize(
     x = x.detach()
     if granularity is MX_BLOCKWISE:
         axis = checks.check_axis(op, axis, rank, (rank - 2, rank - 1))
-        return _plan_mx(op, x, scale_inv, recipe, axis == rank - 2, size, sign_mask, out_dtype)
+        transpose = axis == rank - 2 and (rank == 2 or of_source)
+        return _plan_mx(op, x, scale_inv, recipe, transpose, size, sign_mask, out_dtype)
     if size is not None:
         raise UnsupportedError(f"{op}: size={size!r}; only MX_BLOCKWISE payloads are padded, None is accepted")
     if granularity is TENSORWISE:
@@ -117,11 +127,11 @@ def _plan_mx(
         shape[-2:] = [round_up(rows, SHUFFLED_SCALE_ROWS), round_up(columns, SHUFFLED_SCALE_COLUMNS)]
     _check_scale(op, scale, shape, ("float8_e8m0fnu", "uint8"), x.device)
     if recipe.shuffle_scale:
-        scale = torch.ops.turbo_quant.unshuffle_scale(scale.contiguous(), rows, columns)
+        scale = unshuffle_scale_op(scale.contiguous(), rows, columns)
     if recipe.shuffle_out:
         if rows % WEIGHT_ROWS:
             raise UnsupportedError(f"{op}: shuffle_out with {rows} rows of x; a multiple of {WEIGHT_ROWS} is accepted")
-        x = torch.ops.turbo_quant.unshuffle_weight(x.contiguous())
+        x = unshuffle_weight_op(x.contiguous())
     return DequantizeMxCall(batched(x), batched(scale), format, size, transpose, recipe.use_rht, sign_mask, out_dtype)
 
 
@@ -156,8 +166,8 @@ def dequantize_fp8(
         size: MX_BLOCKWISE: how many values along ``axis`` are wanted, the rest being padding; None: all.
 
     Returns:
-        A contiguous tensor of the shape of what was quantised: an MX copy along the last but one axis, which is stored
-        transposed, comes back as [.., size, N].
+        A contiguous tensor of the shape of what was quantised. An MX copy along the last but one axis is stored
+        transposed: of two dimensions it comes back as [size, N]; a batch stays as it is stored, [B, N, size].
 
     Raises:
         UnsupportedError: an argument is outside the above.

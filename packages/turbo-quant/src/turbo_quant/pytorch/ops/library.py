@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from turbo_core.library import without_gradient
+from turbo_core.library import register_op
 from turbo_core.low_precision import ScalingGranularity
 from turbo_quant.calls import (
     DequantizeFloatCall,
@@ -26,28 +26,21 @@ from turbo_quant.pytorch.kernels.shuffle import (
 )
 from turbo_quant.shapes import SHUFFLED_SCALE_COLUMNS, SHUFFLED_SCALE_ROWS, Spec, float_specs, mx_specs, round_up
 
-__all__ = ["run_dequantize_float", "run_dequantize_mx", "run_quantize_float", "run_quantize_mx"]
+__all__ = [
+    "run_dequantize_float",
+    "run_dequantize_mx",
+    "run_quantize_float",
+    "run_quantize_mx",
+    "shuffle_scale_op",
+    "shuffle_weight_op",
+    "unshuffle_scale_op",
+    "unshuffle_weight_op",
+]
 
 _Optional = torch.Tensor | None
 _Four = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 _library = torch.library.Library("turbo_quant", "FRAGMENT")
-for _schema in (
-    "quantize_float(Tensor x, ScalarType out_dtype, str granularity, int block_size, bool row, bool column, bool tile, "
-    "Tensor? group_offs, Tensor? group_offs_padded, Tensor? amax=None) -> (Tensor, Tensor, Tensor, Tensor)",
-    "quantize_mx(Tensor x, str format, bool[]? row, bool[]? column, int sign_mask, Tensor? rng, Tensor? group_offs, "
-    "Tensor? group_offs_padded) -> (Tensor, Tensor, Tensor, Tensor)",
-    "dequantize_float(Tensor q, Tensor scale_inv, str granularity, int block_size, int axis, ScalarType out_dtype) "
-    "-> Tensor",
-    "dequantize_mx(Tensor q, Tensor scale, str format, SymInt size, bool transpose, bool rht, int sign_mask, "
-    "ScalarType out_dtype) -> Tensor",
-    "shuffle_scale(Tensor scale) -> Tensor",
-    "unshuffle_scale(Tensor scale, SymInt rows, SymInt columns) -> Tensor",
-    "shuffle_weight(Tensor payload) -> Tensor",
-    "unshuffle_weight(Tensor payload) -> Tensor",
-):
-    _library.define(_schema, tags=torch.Tag.pt2_compliant_tag)
-
 # --- quantise -------------------------------------------------------------------------------------------------------
 
 
@@ -183,19 +176,45 @@ def _same_shape_fake(payload: torch.Tensor) -> torch.Tensor:
     return payload.new_empty(payload.shape)
 
 
-for _name, _function, _fake in (
-    ("quantize_float", _quantize_float, _quantize_float_fake),
-    ("quantize_mx", _quantize_mx, _quantize_mx_fake),
-    ("dequantize_float", _dequantize_float, _dequantize_float_fake),
-    ("dequantize_mx", _dequantize_mx, _dequantize_mx_fake),
-    ("shuffle_scale", _shuffle_scale, _shuffle_scale_fake),
-    ("unshuffle_scale", _unshuffle_scale, _unshuffle_scale_fake),
-    ("shuffle_weight", _shuffle_weight, _same_shape_fake),
-    ("unshuffle_weight", _unshuffle_weight, _same_shape_fake),
-):
-    _library.impl(_name, _function, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"turbo_quant::{_name}", _fake, lib=_library)
-    without_gradient(_library, f"turbo_quant::{_name}")
+quantize_float_op = register_op(
+    _library,
+    "quantize_float(Tensor x, ScalarType out_dtype, str granularity, int block_size, bool row, bool column, bool tile, "
+    "Tensor? group_offs, Tensor? group_offs_padded, Tensor? amax=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    _quantize_float,
+    _quantize_float_fake,
+)
+quantize_mx_op = register_op(
+    _library,
+    "quantize_mx(Tensor x, str format, bool[]? row, bool[]? column, int sign_mask, Tensor? rng, Tensor? group_offs, "
+    "Tensor? group_offs_padded) -> (Tensor, Tensor, Tensor, Tensor)",
+    _quantize_mx,
+    _quantize_mx_fake,
+)
+dequantize_float_op = register_op(
+    _library,
+    "dequantize_float(Tensor q, Tensor scale_inv, str granularity, int block_size, int axis, ScalarType out_dtype) "
+    "-> Tensor",
+    _dequantize_float,
+    _dequantize_float_fake,
+)
+dequantize_mx_op = register_op(
+    _library,
+    "dequantize_mx(Tensor q, Tensor scale, str format, SymInt size, bool transpose, bool rht, int sign_mask, "
+    "ScalarType out_dtype) -> Tensor",
+    _dequantize_mx,
+    _dequantize_mx_fake,
+)
+shuffle_scale_op = register_op(_library, "shuffle_scale(Tensor scale) -> Tensor", _shuffle_scale, _shuffle_scale_fake)
+unshuffle_scale_op = register_op(
+    _library,
+    "unshuffle_scale(Tensor scale, SymInt rows, SymInt columns) -> Tensor",
+    _unshuffle_scale,
+    _unshuffle_scale_fake,
+)
+shuffle_weight_op, unshuffle_weight_op = (
+    register_op(_library, f"{name}(Tensor payload) -> Tensor", function, _same_shape_fake)
+    for name, function in (("shuffle_weight", _shuffle_weight), ("unshuffle_weight", _unshuffle_weight))
+)
 
 # --- from calls -----------------------------------------------------------------------------------------------------
 
@@ -203,7 +222,7 @@ for _name, _function, _fake in (
 def run_quantize_float(call: QuantizeFloatCall) -> _Four:
     """The registered op on the fields of ``call``."""
     x, out_dtype, granularity, *rest = call
-    four: _Four = torch.ops.turbo_quant.quantize_float(x.detach(), out_dtype, granularity.value, *rest)
+    four: _Four = quantize_float_op(x.detach(), out_dtype, granularity.value, *rest)
     return four
 
 
@@ -211,18 +230,18 @@ def run_quantize_mx(call: QuantizeMxCall) -> _Four:
     """Likewise."""
     x, format, row, column, *rest = call
     flags = [None if direction is None else list(direction) for direction in (row, column)]
-    four: _Four = torch.ops.turbo_quant.quantize_mx(x.detach(), format, *flags, *rest)
+    four: _Four = quantize_mx_op(x.detach(), format, *flags, *rest)
     return four
 
 
 def run_dequantize_float(call: DequantizeFloatCall) -> torch.Tensor:
     """Likewise."""
     q, scale_inv, granularity, *rest = call
-    x: torch.Tensor = torch.ops.turbo_quant.dequantize_float(q, scale_inv, granularity.value, *rest)
+    x: torch.Tensor = dequantize_float_op(q, scale_inv, granularity.value, *rest)
     return x
 
 
 def run_dequantize_mx(call: DequantizeMxCall) -> torch.Tensor:
     """Likewise."""
-    x: torch.Tensor = torch.ops.turbo_quant.dequantize_mx(*call)
+    x: torch.Tensor = dequantize_mx_op(*call)
     return x

@@ -18,9 +18,11 @@ import tarfile
 import venv
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from turbo_core import audit as audits
 from turbo_core.code_object import CodeObject
 from turbo_testing.device_compiler import ARCHS, CSRC_COMMON, ROOT
 
@@ -229,6 +231,22 @@ def test_code_objects(unpacked, package):
     table = json.loads(next(unpacked.rglob("resources.json")).read_text())["kernels"]
     for arch in ARCHS:
         assert {f"{row['object']}/{row['kernel']}" for row in table if row["arch"] == arch} == kernels[arch]
+
+
+@each_package
+def test_audit(unpacked, package, monkeypatch):
+    """What `python -m turbo_core audit` says of the HIP kernels of a wheel, as it was built."""
+    name = package.replace("-", "_")
+    module = ModuleType(name)
+    module.__path__ = [str(unpacked / name)]
+    monkeypatch.setattr(audits, "find_kernels", lambda: {package: lambda arch, full: audits.code_objects(module, arch)})
+    rows = list(audits.audit())
+    assert [(row.resources.kernel, row.resources.arch, row.failures) for row in rows if row.failures] == []
+    table = json.loads((unpacked / name / "lib" / "resources.json").read_text())
+    assert {(row.resources.kernel, row.resources.arch) for row in rows} == {
+        (row["kernel"], row["arch"]) for row in table["kernels"]
+    }
+    assert table["single_arch"] == (["gemm_mx.gfx950"] if package == "turbo-gemm" else [])
 
 
 # --- build requirements and options -----------------------------------------------------------------------------------

@@ -261,7 +261,9 @@ def test_scratch_fails_the_build(project):
 def test_the_table_of_resources(project):
     good(project.configure())
     output = good(project.build())
-    table = json.loads((project.build_folder / "kernels" / "resources.json").read_text())["kernels"]
+    whole = json.loads((project.build_folder / "kernels" / "resources.json").read_text())
+    assert whole["single_arch"] == ["special.gfx950"]
+    table = whole["kernels"]
     assert {(row["object"], row["kernel"], row["arch"]) for row in table} == {
         ("plain", "plain", "gfx942"),
         ("plain", "plain", "gfx950"),

@@ -187,6 +187,7 @@ function(turbo_add_kernels target)
 
   set(objects "")
   set(tables "")
+  set(single "")
   foreach(source ${arg_SOURCES})
     get_filename_component(source "${source}" ABSOLUTE)
     get_filename_component(name "${source}" NAME_WE)
@@ -198,6 +199,7 @@ function(turbo_add_kernels target)
           continue()
         endif()
         set(kernel "${CMAKE_MATCH_1}")
+        list(APPEND single "${kernel}.${arch}")
       endif()
       set(object "${folder}/${kernel}.${arch}.hsaco")
       if(object IN_LIST objects)
@@ -220,7 +222,7 @@ function(turbo_add_kernels target)
   set(table "${folder}/${arg_TABLE}")
   add_custom_command(
     OUTPUT "${table}"
-    COMMAND "${Python_EXECUTABLE}" -B "${tool}" table --output "${table}" ${tables}
+    COMMAND "${Python_EXECUTABLE}" -B "${tool}" table --output "${table}" --single-arch ${single} -- ${tables}
     DEPENDS ${tables} "${tool}" COMMENT "Resources of ${target}" VERBATIM COMMAND_EXPAND_LISTS)
   add_custom_target(${target} ALL DEPENDS ${objects} "${table}")
   install(FILES ${objects} "${table}" DESTINATION "${arg_DESTINATION}")

@@ -2,7 +2,7 @@
 """Compiles one HIP source for one architecture, and makes the table of what the kernels use.
 
     compile_kernels.py compile --arch A --source S.hip --output O.hsaco --compiler CC --linker LD [-- flag ...]
-    compile_kernels.py table --output resources.json O.hsaco.json ...
+    compile_kernels.py table --output resources.json [--single-arch foo.gfx950 ...] -- O.hsaco.json ...
 
 TurboKernels.cmake calls it. `compile` writes O.hsaco, its dependency file O.hsaco.d and its resources O.hsaco.json, and
 fails when a kernel spills registers or uses scratch memory. CC and LD are command lines with ';' between the words.
@@ -102,7 +102,8 @@ def table_text(rows: list[dict[str, Any]]) -> str:
 
 def write_table(options: argparse.Namespace) -> int:
     rows = [row for path in options.parts for row in json.loads(path.read_text(encoding="utf-8"))]
-    options.output.write_text(json.dumps({"version": 1, "kernels": rows}, indent=1) + "\n", encoding="utf-8")
+    table = {"version": 1, "single_arch": options.single_arch, "kernels": rows}
+    options.output.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     print(table_text(rows), flush=True)
     return 0
 
@@ -122,6 +123,7 @@ def main(argv: list[str] | None = None) -> int:
     action = actions.add_parser("table")
     action.set_defaults(function=write_table)
     action.add_argument("--output", type=Path, required=True)
+    action.add_argument("--single-arch", nargs="*", default=[], help="objects whose source is for one architecture")
     action.add_argument("parts", nargs="+", type=Path)
     options = parser.parse_args(argv)
     return options.function(options)

@@ -4,6 +4,7 @@
 import json
 import struct
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -160,6 +161,35 @@ def test_kernel_missing_for_one_architecture_fails(wheel):
     ]
 
 
+@pytest.mark.parametrize(
+    ("table", "missing"),
+    [
+        ({"single_arch": ["half.gfx950"]}, []),
+        ({"single_arch": []}, ["half"]),
+        ({"single_arch": ["half.gfx942", "fine.gfx950"]}, ["half"]),
+        ({}, ["half"]),  # as builds before wrote it
+        (None, ["half"]),
+    ],
+)
+def test_the_wheels_table_says_what_one_architecture_alone_has(monkeypatch, tmp_path, table, missing):
+    """An editable install has two folders; the code objects lie in one of them."""
+    lib = tmp_path / "installed" / "lib"
+    lib.mkdir(parents=True)
+    for name, arch in (("fine", "gfx942"), ("fine", "gfx950"), ("half", "gfx950")):
+        (lib / f"{name}.{arch}.hsaco").write_bytes(code_object(replace(FINE, kernel=name, arch=arch, lds=0)))
+    if table is not None:
+        (lib / "resources.json").write_text(json.dumps(table))
+    package = SimpleNamespace(__path__=[str(tmp_path / "source"), str(tmp_path / "installed")])
+    monkeypatch.setattr(
+        audits, "find_kernels", lambda: {"turbo-fake": lambda arch, full: audits.code_objects(package, arch)}
+    )
+    rows = list(audit())
+    assert [row.resources.kernel for row in rows if row.failures] == missing
+    assert sorted((row.resources.kernel, row.resources.arch) for row in rows if not row.failures) == [
+        ("fine", "gfx942"), ("fine", "gfx950"), ("half", "gfx950"),
+    ]  # fmt: skip
+
+
 def test_nothing_to_audit_is_no_success(wheel):
     assert main(["audit"]) == 1
 
@@ -197,8 +227,6 @@ def test_the_whole_audit_has_kernels_for_large_tensors_too():
 
 def test_triton_kernel_is_compiled_and_read(monkeypatch):
     triton = pytest.importorskip("triton")
-    from types import SimpleNamespace
-
     seen = {}
 
     def compile(source, target, options):

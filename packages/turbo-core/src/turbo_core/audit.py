@@ -11,6 +11,7 @@ A wheel names its kernels in the entry points ``turbo_core.audit``: a function `
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -97,7 +98,7 @@ class CodeObject:
     name: str
     arch: str
     path: Path
-    only: bool = False  # written for this architecture alone (``*_gfx950.hip``)
+    only: bool = False  # from a source for this architecture alone (``*_gfx950.hip``), so no other needs it
 
     def resources(self) -> list[KernelResources]:
         """What the file says of its kernels."""
@@ -105,10 +106,13 @@ class CodeObject:
 
 
 def code_objects(package: ModuleType, arch: str) -> Iterator[CodeObject]:
-    """The HIP code objects that lie in ``lib/`` of a wheel's package."""
-    folders = [Path(folder) / "lib" for folder in package.__path__]  # an editable install has two
-    for path in sorted(path for folder in folders for path in folder.glob(f"*.{arch}.hsaco")):
-        yield CodeObject(path.name.removesuffix(f".{arch}.hsaco"), arch, path)
+    """The HIP code objects in ``lib/`` of a wheel's package; ``resources.json`` beside them says which are `only`."""
+    for folder in (Path(folder) / "lib" for folder in package.__path__):  # an editable install has two
+        table = folder / "resources.json"
+        single = json.loads(table.read_text(encoding="utf-8")).get("single_arch", []) if table.is_file() else []
+        for path in sorted(folder.glob(f"*.{arch}.hsaco")):
+            name = path.name.removesuffix(f".{arch}.hsaco")
+            yield CodeObject(name, arch, path, f"{name}.{arch}" in single)
 
 
 @dataclass(frozen=True)
@@ -171,12 +175,12 @@ def _with_variants(kernels: Iterable[TritonKernel | CodeObject], full: bool) -> 
 
 def _missing(wheel: str, listed: dict[str, list[TritonKernel | CodeObject]]) -> Iterator[AuditRow]:
     """A failing row for each code object that one architecture has and another lacks."""
-    present = {
-        arch: {kernel.name for kernel in kernels if isinstance(kernel, CodeObject) and not kernel.only}
-        for arch, kernels in listed.items()
+    objects = {
+        arch: [kernel for kernel in kernels if isinstance(kernel, CodeObject)] for arch, kernels in listed.items()
     }
-    for arch, names in present.items():
-        for name in sorted(set().union(*present.values()) - names):
+    shared = {code.name for codes in objects.values() for code in codes if not code.only}
+    for arch, codes in objects.items():
+        for name in sorted(shared - {code.name for code in codes}):
             nothing = KernelResources(name, arch, 0, 0, 0, 0, 0, 0, 0, 0, 0, False, 0)
             yield AuditRow(wheel, "HIP", nothing, (f"there is no code object for {arch}",))
 

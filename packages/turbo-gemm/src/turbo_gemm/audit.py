@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import turbo_gemm
@@ -17,10 +16,8 @@ __all__ = ["kernels"]
 
 def kernels(arch: str, full: bool) -> Iterator[TritonKernel | CodeObject]:
     """All kernels of the wheel for ``arch``; without ``full`` a part that compiles quickly."""
-    from turbo_core.audit import CodeObject
+    from turbo_core.audit import code_objects
     from turbo_gemm.triton import gemm_audit
 
-    folders = [Path(folder) / "lib" for folder in turbo_gemm.__path__]  # an editable install has two
-    for path in sorted(path for folder in folders for path in folder.glob(f"*.{arch}.hsaco")):
-        yield CodeObject(path.name.removesuffix(f".{arch}.hsaco"), arch, path)
+    yield from code_objects(turbo_gemm, arch)
     yield from gemm_audit.kernels(arch, full)

@@ -54,7 +54,6 @@ static Module modules[MODULES];
 static Function functions[FUNCTIONS];
 static int launch_count, module_count, function_count, set_device_count, last_error, fail_code;
 static char fail_function[64];
-static void (*executor)(const Launch *);
 static __thread int current_device;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -63,7 +62,6 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 void fake_reset(void) {
   launch_count = module_count = function_count = set_device_count = last_error = fail_code = 0;
   fail_function[0] = '\0';
-  executor = NULL;
   current_device = 0;
 }
 void fake_arch(int device, const char *name) { snprintf(archs[device], sizeof archs[device], "%s", name); }
@@ -71,7 +69,6 @@ void fake_fail(const char *function, int code) {
   snprintf(fail_function, sizeof fail_function, "%s", function);
   fail_code = code;
 }
-void fake_executor(void (*function)(const Launch *)) { executor = function; }
 int fake_launch_count(void) { return launch_count; }
 const Launch *fake_launch(int index) { return &launches[index]; }
 int fake_module_count(void) { return module_count; }
@@ -190,7 +187,6 @@ int hipModuleLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz,
   strcpy(launch->kernel, from->kernel);
   launch->arguments_size = from->arguments_size;
   memcpy(launch->arguments, parameters[0], from->arguments_size < ARGUMENTS ? from->arguments_size : ARGUMENTS);
-  if (executor != NULL) executor(launch);
   return 0;
 }
 

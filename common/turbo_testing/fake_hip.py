@@ -78,10 +78,6 @@ class FakeHip:
         """Lets calls of a HIP function fail from now on; code 0 ends it."""
         self._library.fake_fail(function.encode(), code)
 
-    def execute_with(self, function: int) -> None:
-        """Calls the C function at that address, void (const Launch *), for each launch."""
-        self._library.fake_executor(ctypes.c_void_p(function))
-
     @property
     def launches(self) -> list[Launch]:
         copies = []

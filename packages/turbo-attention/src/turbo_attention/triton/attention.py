@@ -187,7 +187,7 @@ def plan_backward(
         XCDS=facts.xcds,
         ALIGN=common.align(arguments),
         FAR_ROWS=of_queries.tile,
-        FAR_TILES=power_of_two(of_queries.tiles * common.heads // k.shape[2]),
+        FAR_TILES=min(1024, power_of_two(of_queries.tiles * common.heads // k.shape[2])),
         LOW=of_queries.exact,
         STEP=of_queries.step,
     )

@@ -149,7 +149,7 @@ def backward_kv_kernel(
 
     STEP, low_at, far: `delta_kernel`. LOW: with the second number of a norm. It costs registers and changes p by less
     than its rounding where lse is not large, so it may be left to another launch: with ``far``, for the key heads that
-    have a query that is far. FAR_TILES: a power of two, not less than ``far_tiles`` of all heads of a group.
+    have a query that is far. FAR_TILES: flags that are looked at together.
 
     Order of arguments, tails: `forward_kernel`.
     """
@@ -178,10 +178,13 @@ def backward_kv_kernel(
     if n0 >= sk:
         return
     if far is not None:
-        at = tl.arange(0, FAR_TILES)
-        written = (at < group * far_tiles) & (at % far_tiles * FAR_ROWS < sq)
-        flags = tl.load(far + (batch * heads + head_k * group) * far_tiles + at, mask=written, other=0)
-        if tl.max(flags, 0) == 0:
+        flags = far + (batch * heads + head_k * group).to(tl.int64) * far_tiles
+        found = 0
+        for first in tl.range(0, group * far_tiles, FAR_TILES):
+            at = first + tl.arange(0, FAR_TILES)
+            written = (at < group * far_tiles) & (at % far_tiles * FAR_ROWS < sq)
+            found = tl.maximum(found, tl.max(tl.load(flags + at, mask=written, other=0), 0))
+        if found == 0:
             return
     head_k = head_k.to(tl.int64)
     offset_k, columns_k = corner(base_k + head_k * stride_kh, stride_ks, width_qk, DESCRIPTOR)

@@ -5,16 +5,8 @@ import ast
 
 import pytest
 
-from tools.monorepo import Wheel, imports, wheels
+from tools.monorepo import FORBIDDEN_IMPORTS, Wheel, imports, wheels
 from tools.new_wheel import render
-
-# layer -> dotted prefixes that it must not import; {wheel} is the import name of the wheel itself
-FORBIDDEN = {
-    "pytorch/modules": ("{wheel}.pytorch.kernels", "{wheel}.triton", "{wheel}._C", "triton"),
-    "pytorch/ops": ("{wheel}.pytorch.modules", "{wheel}.triton", "triton"),
-    "pytorch/kernels": ("{wheel}.pytorch.modules", "{wheel}.pytorch.ops", "torch.autograd.Function"),
-    "triton": ("{wheel}.pytorch", "{wheel}.jax", "torch.autograd"),
-}
 
 # The one place that knows how torch names GPUs; everything else uses the device of its tensors.
 MAY_NAME_CUDA = {"turbo-core"}
@@ -26,10 +18,10 @@ def layer_problems(wheel: Wheel) -> list[str]:
     problems = []
     for path in wheel.python_files():
         inside = path.relative_to(wheel.source).as_posix()
-        layer = next((name for name in FORBIDDEN if inside.startswith(f"{name}/")), None)
+        layer = next((name for name in FORBIDDEN_IMPORTS if inside.startswith(f"{name}/")), None)
         if layer is None:
             continue
-        banned = [prefix.format(wheel=wheel.import_name) for prefix in FORBIDDEN[layer]]
+        banned = [prefix.format(wheel=wheel.import_name) for prefix in FORBIDDEN_IMPORTS[layer]]
         used = [*imports(path), *dotted_names(path)]
         for line, name in used:
             if any(name == prefix or name.startswith(f"{prefix}.") for prefix in banned):

@@ -48,6 +48,14 @@ ALLOWED_ARROWS: dict[str, frozenset[str]] = {
     ),
 }
 
+# Layer of a wheel -> dotted prefixes that it must not import; {wheel} is the import name of the wheel itself.
+FORBIDDEN_IMPORTS = {
+    "pytorch/modules": ("{wheel}.pytorch.kernels", "{wheel}.triton", "{wheel}._C", "triton"),
+    "pytorch/ops": ("{wheel}.pytorch.modules", "{wheel}.triton", "triton"),
+    "pytorch/kernels": ("{wheel}.pytorch.modules", "{wheel}.pytorch.ops", "torch.autograd.Function"),
+    "triton": ("{wheel}.pytorch", "{wheel}.jax", "torch.autograd"),
+}
+
 # The user's own builds of these are used; a hard requirement would replace a ROCm build by a CUDA one.
 USERS_OWN = frozenset({"torch", "triton", "jax", "jaxlib", "pytorch-triton-rocm"})
 NO_FRAMEWORK = frozenset({"primus-turbo", "turbo-sim"})  # wheels that need not declare the extras torch and triton

@@ -69,7 +69,7 @@ def quickstart(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Everything that this machine can show: lint, then the tests of all wheels, then what crosses wheels."""
+    """Everything that this machine can show: lint, then the tests of all wheels and of all of them together."""
     python, arguments = environment(session)
     failures = [] if testing.names_tests(arguments) else run_lint(session, python)
     llvm_tools(session)

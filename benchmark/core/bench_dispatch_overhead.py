@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the dispatcher adds to a call: time over calling the backend's ``execute`` with the same call object, warm.
 
-    python benchmark/core/bench_dispatch_overhead.py --limit-us 3
+    python benchmark/core/bench_dispatch_overhead.py -o overhead.csv
 
 The GEMM is tiny, so that its own noise is small. Direct and dispatched calls alternate in short blocks; each row is the
 median over the blocks of the difference between neighbours, which other work on the machine disturbs little. Rows of

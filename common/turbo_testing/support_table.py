@@ -53,6 +53,8 @@ def support_table(
 ) -> str:
     """Markdown: a row for each kind of call, a column for each backend, in it the places that backend serves.
 
+    A place is bold where the backend is the one that serves the call when nobody has named one.
+
     ``leave_out``: backends whose answers depend on how the wheel was built.
     """
     backends = [backend for backend in dispatcher.backends if backend not in leave_out]
@@ -62,9 +64,11 @@ def support_table(
         served: dict[Any, list[str]] = {backend: [] for backend in backends}
         for place, facts in PLACES.items():
             with standing_on(facts) as where:
-                for backend, why_not in dispatcher.answers(make(where)).items():
+                call = make(where)
+                chosen = dispatcher.resolve(call).backend
+                for backend, why_not in dispatcher.answers(call).items():
                     if why_not is None and backend in served:
-                        served[backend].append(place)
+                        served[backend].append(f"**{place}**" if backend is chosen else place)
         lines.append(f"| {label} | {' | '.join(', '.join(places) or '-' for places in served.values())} |")
     return "\n".join(lines)
 

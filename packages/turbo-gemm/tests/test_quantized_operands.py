@@ -177,3 +177,23 @@ def test_refusals(matrices, device, which):
     refused(wrong, rowwise, f"gemm_fp8: {which} is not as config asks: .*E5M2.*E4M3")
     pair = QuantizedTensorPair(matrix.clone().requires_grad_(), "copy")
     refused(pair, rowwise, rf"gemm_fp8: {which}.data_t is a str; a QuantizedTensor or None")
+
+
+@pytest.mark.parametrize("config", NAMES)
+def test_operands_quantised_from_what_requires_grad_get_gradients(matrices, device, config):
+    """They are the leaves, of the original dtype; a second product adds to them."""
+    config = CONFIGS[config]
+    x, w, grad_out = matrices
+    plain = x.clone().requires_grad_(), w.clone().requires_grad_()
+    expected = step(*plain, config, plain, grad_out)
+    a = activation(x.requires_grad_(), config, -1)
+    b, _ = create_quantized_weight(w.requires_grad_(), payload_dtype(config, device), config)
+    assert a.requires_grad and b.requires_grad
+    for times in (1, 2):
+        out = multiply(a, b, config)
+        out.backward(grad_out)
+        assert torch.equal(out, expected[0])
+        for what, one, other in (("dA", a.grad, expected[1]), ("dB", b.grad, expected[2])):
+            assert type(one) is torch.Tensor and one.dtype is torch.bfloat16
+            assert_snr(one, times * other, gate(config) - 3, what)  # the backward's copies are rounded twice
+    assert x.grad is None and w.grad is None

@@ -332,3 +332,27 @@ def test_errors(call, message):
 
 def test_every_granularity_is_met():
     assert {granularity for _, granularity, _ in KINDS.values()} == set(ScalingGranularity)
+
+
+def test_requires_grad_is_that_of_what_was_quantised(shape, kind, device):
+    dtype, granularity, options = KINDS[kind]
+    x = torch.randn(shape, device=device)
+    for wanted in (False, True):
+        q = QuantizedTensor.quantize(x.requires_grad_(wanted), dtype, granularity, axis=-2, **options)
+        assert q.requires_grad is wanted and q.is_leaf
+    gradient = torch.randn_like(x)
+    q.view(shape).backward(gradient)
+    assert torch.equal(q.grad, gradient) and x.grad is None
+    with torch.no_grad():
+        assert QuantizedTensor.quantize(x, dtype, granularity, axis=-2, **options).requires_grad
+
+
+def test_a_weight_keeps_requires_grad(device):
+    for config in (Float8QuantConfig(), Float8QuantConfig(granularity=ROWWISE)):
+        for transposed in (False, True):
+            weight = torch.randn(32, 64, device=device, requires_grad=True)
+            qt, qt_t = create_quantized_weight(weight, E4M3, config, transposed)
+            assert qt.requires_grad and qt.is_leaf and (qt_t is None) is not transposed
+            assert qt_t is None or not qt_t.requires_grad
+            qt, _ = create_quantized_weight(weight.detach(), E4M3, config, transposed)
+            assert not qt.requires_grad

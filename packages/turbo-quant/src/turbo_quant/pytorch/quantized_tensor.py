@@ -131,6 +131,10 @@ class QuantizedTensor(MemoryOfParts, torch.Tensor):
                 MX_BLOCKWISE also pad each group in a copy along the rows (axis -2).
             others: as for `quantize_fp8` and `quantize_fp4`.
 
+        Returns:
+            A leaf that requires grad where ``hp_tensor`` does: products add its gradient to its own ``grad``, in the
+            original dtype. Rounding has no derivative, so nothing reaches ``hp_tensor``.
+
         Raises:
             UnsupportedError: as the quantise functions.
         """
@@ -153,6 +157,7 @@ class QuantizedTensor(MemoryOfParts, torch.Tensor):
             "scaling_recipe": scaling_recipe,
             "quantized_axis": None if tensorwise else axis,
             "sign_mask": sign_mask,
+            "requires_grad": hp_tensor.requires_grad,
         }
         if granularity is ScalingGranularity.MX_BLOCKWISE:
             keywords["sign_mask"] = sign_mask
@@ -189,7 +194,7 @@ class QuantizedTensor(MemoryOfParts, torch.Tensor):
             return _grouped.dequantize_one(*arguments, *offs, **keywords)
         if self.granularity is ScalingGranularity.MX_BLOCKWISE and self.quantized_axis is not None:
             keywords["size"] = self.shape[self.quantized_axis]
-        return _dequantize.run(_dequantize.plan_dequantize(*arguments, **keywords), self.qdata)
+        return _dequantize.run(_dequantize.plan_dequantize(*arguments, of_source=True, **keywords), self.qdata)
 
     # --- what it is -----------------------------------------------------------------------------------------------
 

@@ -62,8 +62,8 @@ def create_quantized_weight(
     FP4: 32 x 32 tiles, shuffled with ``use_preshuffle``. FP8 BLOCKWISE and MX_BLOCKWISE: tiles.
 
     Returns:
-        (qt, qt_t): quantised along -1; and, where asked, along -2, both in one pass over the weight (see
-        `QuantizedTensorPair`), else None.
+        (qt, qt_t): quantised along -1, requiring grad where the weight does; and, where asked, along -2, both in one
+        pass over the weight (see `QuantizedTensorPair`), else None.
     """
     op = "create_quantized_weight"
     config = _check_config(op, quant_config)
@@ -75,7 +75,7 @@ def create_quantized_weight(
         )
         if not need_weight_transpose_cache:
             return qt, None
-        turned = qt.transpose(-1, -2)
+        turned = qt.detach().transpose(-1, -2)
         turned.qdata = turned.qdata.contiguous()
         return qt, turned
     if not isinstance(weight, torch.Tensor) or weight.dim() not in (2, 3):
@@ -98,7 +98,7 @@ def create_quantized_weight(
         "scaling_recipe": recipe,
     }
     return (
-        QuantizedTensor(q, scale, quantized_axis=-1, **described),
+        QuantizedTensor(q, scale, quantized_axis=-1, requires_grad=weight.requires_grad, **described),
         QuantizedTensor(q_t, scale_t, quantized_axis=-2, **described),
     )
 

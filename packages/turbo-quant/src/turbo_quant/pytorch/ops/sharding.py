@@ -108,7 +108,7 @@ def _dequantized(
         if dim >= rank - 2:
             if recipe.shuffle_scale or recipe.shuffle_out:
                 return None
-            out = dim if axis == rank - 1 else 2 * rank - 3 - dim
+            out = dim if axis == rank - 1 or rank == 3 else 2 * rank - 3 - dim  # a batch stays as it is stored
     elif granularity is not ROWWISE:
         spanned = dim == axis or (recipe.use_2d_block and dim >= rank - 2)
         if spanned and size % (arguments["block_size"] * parts):

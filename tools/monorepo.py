@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ FORBIDDEN_IMPORTS = {
 # The user's own builds of these are used; a hard requirement would replace a ROCm build by a CUDA one.
 USERS_OWN = frozenset({"torch", "triton", "jax", "jaxlib", "pytorch-triton-rocm"})
 NO_FRAMEWORK = frozenset({"primus-turbo", "turbo-sim"})  # wheels that need not declare the extras torch and triton
+SHARED = frozenset({"turbo-core"})  # every module of it is for the other wheels
 WITHOUT_OPS = frozenset({"primus-turbo", "turbo-core", "turbo-sim"})  # wheels with no op that a training loop calls
 
 
@@ -168,6 +170,25 @@ def imported_wheels(wheel: Wheel) -> dict[str, list[str]]:
             name = by_import.get(dotted.split(".")[0])
             if name is not None and name != wheel.name:
                 found.setdefault(name, []).append(f"{path.relative_to(wheel.path)}:{line}")
+    return found
+
+
+def private_imports(wheel: Wheel) -> list[str]:
+    """What this wheel takes of another that is not declared: "file:line: name".
+
+    Declared are the names of the package itself (its ``__all__``), all of its module ``developer``, and the modules of
+    `SHARED`, which is there to be built on.
+    """
+    by_import = {name.replace("-", "_"): name for name in ALLOWED_ARROWS if name not in SHARED}
+    found = []
+    for path in wheel.python_files():
+        for line, dotted in imports(path):
+            owner, *inner = dotted.split(".")
+            if owner not in by_import or by_import[owner] == wheel.name or not inner or inner[0] == "developer":
+                continue
+            public = importlib.import_module(owner).__all__
+            if len(inner) > 1 or inner[0] not in public:
+                found.append(f"{path.relative_to(wheel.path)}:{line}: {dotted}")
     return found
 
 

@@ -15,7 +15,7 @@ import torch
 
 from turbo_attention.calls import AttentionGradients, AttentionResult, BackwardCall, ForwardCall, dropout_terms
 from turbo_attention.layout import empty_like_rows
-from turbo_quant.pytorch.kernels.philox import philox_words
+from turbo_quant.developer import philox_words
 
 __all__ = ["Softmax", "attention_backward", "attention_forward", "attention_probabilities", "softmax"]
 

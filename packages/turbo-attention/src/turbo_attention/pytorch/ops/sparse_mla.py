@@ -18,7 +18,7 @@ from turbo_core.autocast import without_autocast
 from turbo_core.library import Gradient, Refused, register_op
 from turbo_core.sharding import shardable
 
-__all__ = ["SPARSE_MLA", "sparse_mla_func"]
+__all__ = ["SPARSE_MLA", "check_call", "sparse_mla_backward_op", "sparse_mla_func"]
 
 _OP = "sparse_mla_func"
 _Optional = torch.Tensor | None
@@ -116,30 +116,32 @@ sparse_mla_backward_op = register_op(
 )
 
 
-def _call(q: Any, kv: Any, topk_indices: Any, attn_sink: Any, kv_lora_rank: Any, scale: Any) -> SparseForward:
+def check_call(
+    op: str, q: Any, kv: Any, topk_indices: Any, attn_sink: Any, kv_lora_rank: Any, scale: Any
+) -> SparseForward:
     """The arguments, checked, as the backends take them."""
     if not isinstance(q, torch.Tensor) or q.dim() != 3 or q.shape[2] == 0:
-        refuse(_OP, "q", q, f"[tokens, heads, head_dim] in one of {ACCEPTED} is accepted")
+        refuse(op, "q", q, f"[tokens, heads, head_dim] in one of {ACCEPTED} is accepted")
     good = isinstance(kv, torch.Tensor) and (kv.dim() == 2 or (kv.dim() == 3 and kv.shape[1] == 1))
     if not good or kv.shape[-1] != q.shape[2] or kv.device != q.device:
-        refuse(_OP, "kv", kv, f"[rows, {q.shape[2]}] or [rows, 1, {q.shape[2]}] on {q.device} is accepted")
+        refuse(op, "kv", kv, f"[rows, {q.shape[2]}] or [rows, 1, {q.shape[2]}] on {q.device} is accepted")
     good = isinstance(topk_indices, torch.Tensor) and topk_indices.dim() == 2 and topk_indices.dtype == torch.int32
     if not good or topk_indices.shape[0] != q.shape[0] or topk_indices.device != q.device:
-        refuse(_OP, "topk_indices", topk_indices, f"int32 [{q.shape[0]}, topk] on {q.device} is accepted")
+        refuse(op, "topk_indices", topk_indices, f"int32 [{q.shape[0]}, topk] on {q.device} is accepted")
     if attn_sink is not None:
-        check_sink(_OP, attn_sink, q, "attn_sink")
+        check_sink(op, attn_sink, q, "attn_sink")
         attn_sink = attn_sink.float().contiguous()
     accepted = f"1 to {q.shape[2]}, the head dim of q, is accepted"
-    rank = as_count(_OP, "kv_lora_rank", kv_lora_rank, accepted)
-    ensure(rank > 0, _OP, "kv_lora_rank", kv_lora_rank, accepted)
-    ensure(rank <= q.shape[2], _OP, "kv_lora_rank", kv_lora_rank, accepted)
+    rank = as_count(op, "kv_lora_rank", kv_lora_rank, accepted)
+    ensure(rank > 0, op, "kv_lora_rank", kv_lora_rank, accepted)
+    ensure(rank <= q.shape[2], op, "kv_lora_rank", kv_lora_rank, accepted)
     softmax_scale = q.shape[2] ** -0.5
     if scale is not None:
         accepted = "a finite number or None (head_dim ** -0.5) is accepted"
-        softmax_scale = as_number(_OP, "scale", scale, accepted)
-        ensure(softmax_scale >= -sys.float_info.max, _OP, "scale", scale, accepted)
-        ensure(softmax_scale <= sys.float_info.max, _OP, "scale", scale, accepted)
-    q, kv = cast_operands(_OP, {"q": q, "kv": kv})
+        softmax_scale = as_number(op, "scale", scale, accepted)
+        ensure(softmax_scale >= -sys.float_info.max, op, "scale", scale, accepted)
+        ensure(softmax_scale <= sys.float_info.max, op, "scale", scale, accepted)
+    q, kv = cast_operands(op, {"q": q, "kv": kv})
     return SparseForward(q, kv.reshape(kv.shape[0], kv.shape[-1]), topk_indices, attn_sink, rank, softmax_scale)
 
 
@@ -177,7 +179,7 @@ def sparse_mla_func(
 
     Source: DeepSeek-V3.2 (2025).
     """
-    call = _call(q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
+    call = check_call(_OP, q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
     out, lse, _ = sparse_mla_op(*call)
     return (out, lse) if return_lse else out
 
@@ -194,7 +196,7 @@ def _calls(
     scale: float | None = None,
     return_lse: bool = False,
 ) -> dict[str, Any]:
-    forward = _call(q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
+    forward = check_call(_OP, q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
     lse = q.new_empty((1, 1), dtype=torch.float32).expand(q.shape[:2])
     out = forward.q.narrow(2, 0, kv_lora_rank)  # only its metadata are read
     return {"forward": forward, "backward": SparseBackward(forward, out, lse, lse, out, None)}

@@ -16,7 +16,7 @@ import torch
 
 from turbo_core import KernelBackend, device_facts
 from turbo_gemm.pytorch.kernels.quant_gemm_call import QuantGemmCall, mx_format
-from turbo_quant.pytorch.kernels.shuffle import shuffle_scale_bytes, shuffle_weight_bytes
+from turbo_quant.developer import shuffle_scale_bytes, shuffle_weight_bytes
 
 __all__ = ["AITER_ARGUMENTS", "AiterBackend", "aiter_arguments", "known_releases"]
 

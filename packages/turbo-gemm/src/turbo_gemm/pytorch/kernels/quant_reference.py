@@ -8,9 +8,14 @@ import torch
 from turbo_core.low_precision import ScalingGranularity
 from turbo_gemm.pytorch.kernels.quant_gemm_call import QuantGemmCall, mx_format
 from turbo_gemm.pytorch.kernels.reference import gemm_reference
-from turbo_quant.calls import DequantizeFloatCall, DequantizeMxCall
-from turbo_quant.pytorch.kernels.reference import dequantize_float, dequantize_mx
-from turbo_quant.pytorch.kernels.shuffle import unshuffle_scale_bytes, unshuffle_weight_bytes
+from turbo_quant.developer import (
+    DequantizeFloatCall,
+    DequantizeMxCall,
+    dequantize_float,
+    dequantize_mx,
+    unshuffle_scale_bytes,
+    unshuffle_weight_bytes,
+)
 
 __all__ = ["quant_gemm_reference"]
 

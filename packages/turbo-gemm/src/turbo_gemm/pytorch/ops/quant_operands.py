@@ -39,8 +39,13 @@ from turbo_core.low_precision import (
 )
 from turbo_core.sharding import amax_over
 from turbo_quant import rng_state
-from turbo_quant.calls import MxDirection, QuantizeFloatCall, QuantizeMxCall
-from turbo_quant.pytorch.ops.library import run_quantize_float, run_quantize_mx
+from turbo_quant.developer import (
+    MxDirection,
+    QuantizeFloatCall,
+    QuantizeMxCall,
+    run_quantize_float,
+    run_quantize_mx,
+)
 
 __all__ = [
     "SIGN_MASK",

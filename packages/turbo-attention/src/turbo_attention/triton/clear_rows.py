@@ -16,7 +16,7 @@ from turbo_core.launch import Launch, power_of_two
 
 __all__ = ["plan_clear_rows"]
 
-_ROWS = 32  # of a program, which writes one head of them at a time
+_ELEMENTS = 4096  # of a program's rows of one head: 32 rows of 1024 spilled 41 scalar registers on AMD
 
 
 @triton.jit
@@ -78,5 +78,6 @@ def plan_clear_rows(
         width_x=width,
         width_y=width if y is None else y.shape[3],
     )
-    constants = dict(ROWS=_ROWS, BLOCK_X=power_of_two(width), BLOCK_Y=power_of_two(arguments["width_y"]))
-    return Launch(clear_rows_kernel, (-(-rows // _ROWS),), arguments, constants, dict(num_warps=4))
+    blocks = dict(BLOCK_X=power_of_two(width), BLOCK_Y=power_of_two(arguments["width_y"]))
+    block = min(32, _ELEMENTS // max(blocks.values()))
+    return Launch(clear_rows_kernel, (-(-rows // block),), arguments, dict(ROWS=block, **blocks), dict(num_warps=4))

@@ -115,10 +115,10 @@ def _walk(
 def forward_kernel(
     q, k, v, q_tail, k_tail, bias, alibi_slopes, rng, cu_seqlens_q, cu_seqlens_k, scale_q, scale_k, scale_v,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
-    out, lse, lse_low, sink, stride_ob, stride_os, stride_oh, stride_lse_b, stride_lse_h,
+    out, lse, sink, stride_ob, stride_os, stride_oh, stride_lse_b, stride_lse_h,
     stride_bias_b, stride_bias_h, stride_bias_m, stride_bias_n, stride_alibi_b, stride_alibi_h,
     heads, group, tiles, len_q, len_k, width_qk: tl.constexpr, width_v: tl.constexpr, end_qk, end_v, scale,
-    softcap, left, right, threshold, keep_scale,
+    softcap, left, right, threshold, keep_scale, lse_low,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, FP8_MAX: tl.constexpr,

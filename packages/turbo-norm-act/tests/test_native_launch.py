@@ -33,25 +33,25 @@ both_norms = pytest.mark.parametrize("norm", ["rmsnorm", "layernorm"])
 
 def forward(rows, dim, dtype="bf16", *, norm="rmsnorm", x=X, residual=0, s=0, gamma=GAMMA, gamma_dtype="fp32", **more):
     return getattr(_C, f"{norm}_forward")(
-        x,
-        more.get("stride", dim),
-        residual,
-        more.get("residual_stride", dim if residual else 0),
-        gamma,
-        more.get("beta", 0),
-        Y,
-        s,
-        more.get("mean", MEAN if norm == "layernorm" else 0),
-        RSTD,
-        rows,
-        dim,
-        CODES.get(dtype, dtype),
-        CODES.get(gamma_dtype, gamma_dtype),
-        CODES.get(more.get("beta_dtype", "fp32"), -1),
-        more.get("eps", 1e-6),
-        more.get("zero_centered", False),
         more.get("device", 0),
         STREAM,
+        x=x,
+        x_stride=more.get("stride", dim),
+        residual=residual,
+        residual_stride=more.get("residual_stride", dim if residual else 0),
+        gamma=gamma,
+        beta=more.get("beta", 0),
+        y=Y,
+        s=s,
+        mean=more.get("mean", MEAN if norm == "layernorm" else 0),
+        rstd=RSTD,
+        rows=rows,
+        dim=dim,
+        dtype=CODES.get(dtype, dtype),
+        gamma_dtype=CODES.get(gamma_dtype, gamma_dtype),
+        beta_dtype=CODES.get(more.get("beta_dtype", "fp32"), -1),
+        eps=more.get("eps", 1e-6),
+        zero_centered=more.get("zero_centered", False),
     )
 
 
@@ -59,28 +59,28 @@ def backward(rows, dim, dtype="bf16", *, norm="rmsnorm", dy=DY, ds=0, gamma=GAMM
     dbeta = more.get("dbeta", 0)
     partials = _C.norm_backward_partials(rows, dim, CODES[dtype]) if dgamma or dbeta else 0
     return getattr(_C, f"{norm}_backward")(
-        dy,
-        more.get("stride", dim),
-        ds,
-        dim if ds else 0,
-        X,
-        dim,
-        gamma,
-        more.get("mean", MEAN if norm == "layernorm" else 0),
-        RSTD,
-        DX,
-        dgamma,
-        dbeta,
-        more.get("partial", PARTIAL if dgamma or dbeta else 0),
-        more.get("partials", partials),
-        rows,
-        dim,
-        CODES[dtype],
-        CODES["fp32"],
-        CODES.get(more.get("beta_dtype", "fp16"), -1),
-        more.get("zero_centered", False),
         more.get("device", 0),
         STREAM,
+        dy=dy,
+        dy_stride=more.get("stride", dim),
+        ds=ds,
+        ds_stride=dim if ds else 0,
+        s=X,
+        s_stride=dim,
+        gamma=gamma,
+        mean=more.get("mean", MEAN if norm == "layernorm" else 0),
+        rstd=RSTD,
+        dx=DX,
+        dgamma=dgamma,
+        dbeta=dbeta,
+        partial=more.get("partial", PARTIAL if dgamma or dbeta else 0),
+        partials=more.get("partials", partials),
+        rows=rows,
+        dim=dim,
+        dtype=CODES[dtype],
+        gamma_dtype=CODES["fp32"],
+        beta_dtype=CODES.get(more.get("beta_dtype", "fp16"), -1),
+        zero_centered=more.get("zero_centered", False),
     )
 
 
@@ -321,6 +321,29 @@ def test_bad_arguments(fake_hip, call, text):
     assert call() == _C.ERROR_ARGUMENT
     assert text in _C.last_error()
     assert fake_hip.launches == []
+
+
+@pytest.mark.parametrize(
+    "change, text",
+    [
+        ({"eps": None}, "eps cannot be None"),
+        ({"rows": 1.5}, "rows cannot be 1.5"),
+        ({"x": "there"}, "x cannot be 'there'"),
+        ({"gama": 1}, "there is no gama"),
+        ({"eps": ...}, "missing: eps"),
+        ({"eps": ..., "epsilon": 1e-6}, "missing: eps"),
+    ],
+    ids=str,
+)
+def test_each_field_has_its_name(change, text):
+    fields = dict(
+        x=X, x_stride=8, residual=0, residual_stride=0, gamma=0, beta=0, y=Y, s=0, mean=0, rstd=RSTD, rows=0, dim=8,
+        dtype=0, gamma_dtype=0, beta_dtype=0, eps=1e-6, zero_centered=True,
+    )  # fmt: skip
+    assert _C.rmsnorm_forward(0, STREAM, **fields) == _C.OK
+    changed = {name: value for name, value in {**fields, **change}.items() if value is not ...}
+    with pytest.raises(TypeError, match=text):
+        _C.rmsnorm_forward(0, STREAM, **changed)
 
 
 @both_norms

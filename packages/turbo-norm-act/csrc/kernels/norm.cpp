@@ -6,7 +6,7 @@
 #include <iterator>
 
 #include "norm_args.h"
-#include "turbo/error.h"
+#include "turbo/check.h"
 #include "turbo/kernels.h"
 #include "turbo/library.h"
 #include "turbo_norm_act.h"
@@ -15,14 +15,15 @@ namespace turbo_norm_act {
 namespace {
 
 using turbo::fail;
+using turbo::is_float;
 using turbo::Kernel;
+using turbo::kFloatBytes;
+using turbo::kFloatTypes;
 using turbo::Target;
 
 // --- kernels ---------------------------------------------------------------------------------------------------------
 
 constexpr int kAccessBytes = 16;
-constexpr int kTypes = 3;  // of turbo_dtype, in its order
-constexpr int64_t kElementBytes[kTypes] = {4, 2, 2};
 
 struct TableKernel {
   int threads;  // of a row
@@ -86,8 +87,8 @@ struct Kernels {
 struct Norm {
   const char *forward_name, *backward_name;  // in messages
   bool center;
-  Kernels forward[kTypes], backward[kTypes];
-  Kernel parameter_partial[kTypes];
+  Kernels forward[kFloatTypes], backward[kFloatTypes];
+  Kernel parameter_partial[kFloatTypes];
 };
 
 const Norm rmsnorm NORM(rmsnorm, false);
@@ -100,7 +101,7 @@ const Kernel parameter_sum("norm_parameter_sum", "norm_parameter_sum", kSumThrea
 constexpr int64_t kMaxBlocks = int64_t{1} << 20;
 
 unsigned blocks_for(int64_t rows, int rows_per_block) {
-  return unsigned(std::min((rows + rows_per_block - 1) / rows_per_block, kMaxBlocks));
+  return unsigned(std::min(turbo::ceil_div(rows, rows_per_block), kMaxBlocks));
 }
 
 // Work-groups of the backward, each with a line of the partial sums: enough to fill 304 compute units at the occupancy
@@ -112,58 +113,48 @@ constexpr int64_t partials_limit(int64_t row_bytes) {
   return row_bytes <= 16384 ? 1024 : row_bytes <= 65536 ? 512 : 64;
 }
 
-unsigned column_blocks(int64_t dim) { return unsigned((dim + kSumColumns - 1) / kSumColumns); }
+unsigned column_blocks(int64_t dim) { return unsigned(turbo::ceil_div(dim, kSumColumns)); }
 
 // --- checks ----------------------------------------------------------------------------------------------------------
 
 // Indices within a row are 32 bits, and the kernels by columns have 4 work-items a column of a grid of less than 2^32.
 constexpr int64_t kMaxDim = int64_t{1} << 29;
 
-bool is_type(int type) { return type >= 0 && type < kTypes; }
-
 turbo_status check_shape(const char *op, int64_t rows, int64_t dim, int dtype) {
   if (rows < 0) return fail(TURBO_ERROR_ARGUMENT, "%s: rows is %lld", op, (long long)rows);
   if (dim < 1 || dim > kMaxDim) {
     return fail(TURBO_ERROR_ARGUMENT, "%s: dim is %lld; accepted are 1 to 2**29", op, (long long)dim);
   }
-  if (!is_type(dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: dtype is %d, no turbo_dtype", op, dtype);
+  if (!is_float(dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: dtype is %d, no turbo_dtype", op, dtype);
   return TURBO_OK;
 }
 
 // The type of a parameter or of its gradient matters where there is one.
 turbo_status check_parameter(const char *op, const char *name, const void *parameter, int type) {
-  if (parameter == nullptr || is_type(type)) return TURBO_OK;
+  if (parameter == nullptr || is_float(type)) return TURBO_OK;
   return fail(TURBO_ERROR_ARGUMENT, "%s: %s is %d, no turbo_dtype", op, name, type);
 }
 
-// A pointer that must be there, or must not; named in the message.
-#define REQUIRE(op, args, member) \
-  if ((args)->member == nullptr) return fail(TURBO_ERROR_ARGUMENT, "%s: " #member " is NULL", op)
-#define REFUSE(op, args, member) \
-  if ((args)->member != nullptr) return fail(TURBO_ERROR_ARGUMENT, "%s: there is no " #member "; it must be NULL", op)
-#define RETURN_IF_FAILED(status) \
-  if (const turbo_status failed = (status)) return failed
-
-bool aligned(const void *pointer) { return reinterpret_cast<uintptr_t>(pointer) % kAccessBytes == 0; }
+bool aligned(const void *pointer) { return turbo::aligned(pointer, kAccessBytes); }
 bool aligned(int64_t elements, int64_t element_bytes) { return elements * element_bytes % kAccessBytes == 0; }
 
 // --- forward ---------------------------------------------------------------------------------------------------------
 
 turbo_status forward(const Norm &norm, const turbo_norm_forward_args *a, int device, void *stream) {
   const char *op = norm.forward_name;
-  RETURN_IF_FAILED(check_shape(op, a->rows, a->dim, a->dtype));
-  RETURN_IF_FAILED(check_parameter(op, "gamma_dtype", a->gamma, a->gamma_dtype));
-  RETURN_IF_FAILED(check_parameter(op, "beta_dtype", a->beta, a->beta_dtype));
+  TURBO_RETURN_IF_FAILED(check_shape(op, a->rows, a->dim, a->dtype));
+  TURBO_RETURN_IF_FAILED(check_parameter(op, "gamma_dtype", a->gamma, a->gamma_dtype));
+  TURBO_RETURN_IF_FAILED(check_parameter(op, "beta_dtype", a->beta, a->beta_dtype));
   if (!norm.center) {
-    REFUSE(op, a, beta);
-    REFUSE(op, a, mean);
+    TURBO_REFUSE(op, a->beta, "beta");
+    TURBO_REFUSE(op, a->mean, "mean");
   }
   if (a->rows == 0) return TURBO_OK;
-  REQUIRE(op, a, x);
-  REQUIRE(op, a, y);
-  REQUIRE(op, a, rstd);
-  if (norm.center) REQUIRE(op, a, mean);
-  if (a->residual != nullptr) REQUIRE(op, a, s);
+  TURBO_REQUIRE(op, a->x, "x");
+  TURBO_REQUIRE(op, a->y, "y");
+  TURBO_REQUIRE(op, a->rstd, "rstd");
+  if (norm.center) TURBO_REQUIRE(op, a->mean, "mean");
+  if (a->residual != nullptr) TURBO_REQUIRE(op, a->s, "s");
 
   NormForward kernel_args{a->x,
                           a->residual,
@@ -182,7 +173,7 @@ turbo_status forward(const Norm &norm, const turbo_norm_forward_args *a, int dev
                           a->beta_dtype,
                           a->beta,
                           a->mean};
-  const int64_t bytes = kElementBytes[a->dtype];
+  const int64_t bytes = kFloatBytes[a->dtype];
   bool vector = aligned(a->x) && aligned(a->y) && aligned(a->gamma) && aligned(a->beta) && aligned(a->dim, bytes) &&
                 aligned(a->x_stride, bytes);
   if (a->residual != nullptr)
@@ -201,14 +192,14 @@ turbo_status forward(const Norm &norm, const turbo_norm_forward_args *a, int dev
 turbo_status backward_rows(const Norm &norm, const turbo_norm_backward_args *a, int64_t partials, Target target) {
   const char *op = norm.backward_name;
   const bool parameters = a->dgamma != nullptr || a->dbeta != nullptr;
-  REQUIRE(op, a, dy);
-  REQUIRE(op, a, s);
-  REQUIRE(op, a, rstd);
-  REQUIRE(op, a, dx);
-  if (norm.center) REQUIRE(op, a, mean);
-  if (a->dgamma != nullptr) REQUIRE(op, a, gamma);
+  TURBO_REQUIRE(op, a->dy, "dy");
+  TURBO_REQUIRE(op, a->s, "s");
+  TURBO_REQUIRE(op, a->rstd, "rstd");
+  TURBO_REQUIRE(op, a->dx, "dx");
+  if (norm.center) TURBO_REQUIRE(op, a->mean, "mean");
+  if (a->dgamma != nullptr) TURBO_REQUIRE(op, a->gamma, "gamma");
   if (parameters) {
-    REQUIRE(op, a, partial);
+    TURBO_REQUIRE(op, a->partial, "partial");
     if (a->partials != partials)
       return fail(TURBO_ERROR_ARGUMENT, "%s: partials is %lld; turbo_norm_backward_partials says %lld", op,
                   (long long)a->partials, (long long)partials);
@@ -231,7 +222,7 @@ turbo_status backward_rows(const Norm &norm, const turbo_norm_backward_args *a, 
                            0,
                            a->mean,
                            a->dbeta != nullptr ? dbeta_partial : nullptr};
-  const int64_t bytes = kElementBytes[a->dtype];
+  const int64_t bytes = kFloatBytes[a->dtype];
   bool vector = aligned(a->dy) && aligned(a->s) && aligned(a->dx) && aligned(a->gamma) && aligned(a->dim, bytes) &&
                 aligned(a->dy_stride, bytes) && aligned(a->s_stride, bytes);
   if (parameters) vector = vector && aligned(a->partial);
@@ -243,7 +234,7 @@ turbo_status backward_rows(const Norm &norm, const turbo_norm_backward_args *a, 
     return line->kernel.launch(target, {kernel_args.blocks}, kernel_args);
   }
   kernel_args.blocks = blocks_for(a->rows, 1);
-  RETURN_IF_FAILED(kernels.loop[vector].launch(target, {kernel_args.blocks}, kernel_args));
+  TURBO_RETURN_IF_FAILED(kernels.loop[vector].launch(target, {kernel_args.blocks}, kernel_args));
   if (!parameters) return TURBO_OK;
   kernel_args.blocks = unsigned(partials);
   return norm.parameter_partial[a->dtype].launch(target, {column_blocks(a->dim), kernel_args.blocks}, kernel_args);
@@ -251,17 +242,17 @@ turbo_status backward_rows(const Norm &norm, const turbo_norm_backward_args *a, 
 
 turbo_status backward(const Norm &norm, const turbo_norm_backward_args *a, int device, void *stream) {
   const char *op = norm.backward_name;
-  RETURN_IF_FAILED(check_shape(op, a->rows, a->dim, a->dtype));
-  RETURN_IF_FAILED(check_parameter(op, "gamma_dtype", a->gamma, a->gamma_dtype));
-  RETURN_IF_FAILED(check_parameter(op, "gamma_dtype", a->dgamma, a->gamma_dtype));
-  RETURN_IF_FAILED(check_parameter(op, "beta_dtype", a->dbeta, a->beta_dtype));
+  TURBO_RETURN_IF_FAILED(check_shape(op, a->rows, a->dim, a->dtype));
+  TURBO_RETURN_IF_FAILED(check_parameter(op, "gamma_dtype", a->gamma, a->gamma_dtype));
+  TURBO_RETURN_IF_FAILED(check_parameter(op, "gamma_dtype", a->dgamma, a->gamma_dtype));
+  TURBO_RETURN_IF_FAILED(check_parameter(op, "beta_dtype", a->dbeta, a->beta_dtype));
   if (!norm.center) {
-    REFUSE(op, a, mean);
-    REFUSE(op, a, dbeta);
+    TURBO_REFUSE(op, a->mean, "mean");
+    TURBO_REFUSE(op, a->dbeta, "dbeta");
   }
   const int64_t partials = turbo_norm_backward_partials(a->rows, a->dim, a->dtype);
   const Target target{device, stream};
-  if (a->rows > 0) RETURN_IF_FAILED(backward_rows(norm, a, partials, target));
+  if (a->rows > 0) TURBO_RETURN_IF_FAILED(backward_rows(norm, a, partials, target));
   // No rows: the sum over no partial lines writes zeros.
   NormParameterSum sum_args{a->partial, a->dgamma, a->dbeta, int(partials), int(a->dim), a->gamma_dtype, a->beta_dtype};
   unsigned gradients = 2;
@@ -296,8 +287,8 @@ turbo_status turbo_layernorm_backward(const turbo_norm_backward_args *args, int 
 }
 
 int64_t turbo_norm_backward_partials(int64_t rows, int64_t dim, turbo_dtype dtype) {
-  if (rows <= 0 || dim <= 0 || !is_type(dtype)) return 0;
-  const int64_t row_bytes = dim * kElementBytes[dtype];
+  if (rows <= 0 || dim <= 0 || !is_float(dtype)) return 0;
+  const int64_t row_bytes = dim * kFloatBytes[dtype];
   // Rows per work-group do not depend on the norm: where the tables differ, a work-group has one.
   const TableKernel *line = rmsnorm.backward[dtype].fitting(row_bytes);
   const int rows_per_block = line != nullptr ? line->rows_per_block() : 1;

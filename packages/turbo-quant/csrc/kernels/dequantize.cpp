@@ -6,19 +6,19 @@
 namespace turbo_quant {
 namespace {
 
-const Kernel float_kernels[kTypes][kCodes] =
+const Kernel float_kernels[kFloatTypes][kCodes] =
     TURBO_BY_TYPE_AND_CODE("dequantize_float", "dequantize_float", "", kThreads);
-const Kernel mx_kernels[3][kTypes] = {TURBO_BY_TYPE("dequantize_mx", "dequantize_mx_e4m3", ""),
-                                      TURBO_BY_TYPE("dequantize_mx", "dequantize_mx_e5m2", ""),
-                                      TURBO_BY_TYPE("dequantize_mx", "dequantize_mx_e2m1", "")};
+const Kernel mx_kernels[3][kFloatTypes] = {TURBO_BY_TYPE("dequantize_mx", "dequantize_mx_e4m3", ""),
+                                           TURBO_BY_TYPE("dequantize_mx", "dequantize_mx_e5m2", ""),
+                                           TURBO_BY_TYPE("dequantize_mx", "dequantize_mx_e2m1", "")};
 
 constexpr unsigned kWhole = 1u << 31;  // a block that no dimension exceeds
 
 turbo_status dequantize_float(const turbo_dequantize_float_args *a, Target target) {
   const char *const op = "dequantize_float";
-  RETURN_IF_FAILED(check_size(op, a->size));
+  TURBO_RETURN_IF_FAILED(check_size(op, a->size));
   if (!is_code(a->q_dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: q_dtype is %d, no FP8 type", op, a->q_dtype);
-  if (!is_type(a->out_dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: out_dtype is %d", op, a->out_dtype);
+  if (!is_float(a->out_dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: out_dtype is %d", op, a->out_dtype);
   if (a->granularity < TURBO_TENSORWISE || a->granularity > TURBO_BLOCKWISE || a->axis < 0 || a->axis > 2)
     return fail(TURBO_ERROR_ARGUMENT, "%s: granularity is %d and axis %d", op, a->granularity, a->axis);
   const bool blockwise = a->granularity == TURBO_BLOCKWISE;
@@ -27,15 +27,15 @@ turbo_status dequantize_float(const turbo_dequantize_float_args *a, Target targe
   if (a->granularity == TURBO_ROWWISE && a->axis == 0)
     return fail(TURBO_ERROR_ARGUMENT, "%s: there are no tiles in ROWWISE", op);
   if (empty(a->size)) return TURBO_OK;
-  REQUIRE(op, a->q, "q");
-  REQUIRE(op, a->scale_inv, "scale_inv");
-  REQUIRE(op, a->out, "out");
+  TURBO_REQUIRE(op, a->q, "q");
+  TURBO_REQUIRE(op, a->scale_inv, "scale_inv");
+  TURBO_REQUIRE(op, a->out, "out");
   if (!aligned(a->out, 16)) return fail(TURBO_ERROR_ARGUMENT, "%s: out is not aligned to 16 bytes", op);
   const auto [B, R, C] = a->size;
   (void)B;
   DequantizeFloat args{};
   unsigned tiles = 0;
-  RETURN_IF_FAILED(make_source(op, a->q, a->strides, a->size, R, C, kTile, args.source, tiles));
+  TURBO_RETURN_IF_FAILED(make_source(op, a->q, a->strides, a->size, R, C, kTile, args.source, tiles));
   args.source.vector = rows_are_vectors(a->q, a->strides, a->size, 1, 8);
   args.scale = a->scale_inv;
   args.out = a->out;
@@ -52,20 +52,20 @@ turbo_status dequantize_float(const turbo_dequantize_float_args *a, Target targe
 
 turbo_status dequantize_mx(const turbo_dequantize_mx_args *a, Target target) {
   const char *const op = "dequantize_mx";
-  RETURN_IF_FAILED(check_size(op, a->size));
+  TURBO_RETURN_IF_FAILED(check_size(op, a->size));
   if (a->format < TURBO_MX_E4M3 || a->format > TURBO_MX_E2M1)
     return fail(TURBO_ERROR_ARGUMENT, "%s: format is %d", op, a->format);
-  if (!is_type(a->out_dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: out_dtype is %d", op, a->out_dtype);
+  if (!is_float(a->out_dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: out_dtype is %d", op, a->out_dtype);
   const auto [B, L, K] = a->size;
   if (K % 32 != 0 || a->wanted < 0 || a->wanted > K)
     return fail(TURBO_ERROR_ARGUMENT, "%s: %lld of %lld values are wanted; lines are whole blocks of 32", op,
                 (long long)a->wanted, (long long)K);
   if (empty(a->size) || a->wanted == 0) return TURBO_OK;
-  REQUIRE(op, a->q, "q");
-  REQUIRE(op, a->scale, "scale");
-  REQUIRE(op, a->out, "out");
+  TURBO_REQUIRE(op, a->q, "q");
+  TURBO_REQUIRE(op, a->scale, "scale");
+  TURBO_REQUIRE(op, a->out, "out");
   if (!aligned(a->out, 16)) return fail(TURBO_ERROR_ARGUMENT, "%s: out is not aligned to 16 bytes", op);
-  const int64_t tile_columns = 256 / kElementBytes[a->out_dtype];
+  const int64_t tile_columns = 256 / kFloatBytes[a->out_dtype];
   const int64_t line_tiles = ceil_div(L, kTile), column_tiles = ceil_div(a->wanted, tile_columns);
   if (B * line_tiles * column_tiles > kMaxTiles)
     return fail(TURBO_ERROR_ARGUMENT, "%s: size is %lld x %lld x %lld, more than 2**24 tiles", op, (long long)B,

@@ -6,23 +6,25 @@
 #include <cstdint>
 
 #include "quant_args.h"
-#include "turbo/error.h"
+#include "turbo/check.h"
 #include "turbo/kernels.h"
 #include "turbo_quant.h"
 
 namespace turbo_quant {
 
+using turbo::aligned;
+using turbo::ceil_div;
 using turbo::fail;
+using turbo::is_float;
 using turbo::Kernel;
+using turbo::kFloatBytes;
+using turbo::kFloatTypes;
 using turbo::Target;
 
 // --- kernels ---------------------------------------------------------------------------------------------------------
 
-constexpr int kTypes = 3;  // float32, float16, bfloat16, as in turbo_dtype
-constexpr int64_t kElementBytes[kTypes] = {4, 2, 2};
 constexpr int kCodes = 4;  // the FP8 types, in the order of turbo_dtype
 
-inline bool is_type(int type) { return type >= TURBO_FLOAT32 && type < kTypes; }
 inline bool is_code(int type) { return type >= TURBO_FLOAT8_E4M3 && type < TURBO_FLOAT8_E4M3 + kCodes; }
 
 // Kernels `<name>_<type><suffix>` of a code object, by type; and `<name>_<type>_<code><suffix>`, by type and FP8 code.
@@ -38,17 +40,8 @@ inline bool is_code(int type) { return type >= TURBO_FLOAT8_E4M3 && type < TURBO
 
 // --- checks ----------------------------------------------------------------------------------------------------------
 
-#define RETURN_IF_FAILED(status) \
-  if (const turbo_status failed = (status)) return failed
-#define REQUIRE(op, pointer, name) \
-  if ((pointer) == nullptr) return fail(TURBO_ERROR_ARGUMENT, "%s: " name " is NULL", op)
-
 constexpr int64_t kMaxSize = int64_t{1} << 31;   // of a dimension: indices within one are 32 bits here and there
 constexpr int64_t kMaxTiles = int64_t{1} << 24;  // a grid has less than 2^32 work-items
-
-inline bool aligned(const void *pointer, int64_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
-
-constexpr int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
 inline turbo_status check_size(const char *op, const int64_t (&size)[3]) {
   for (const int64_t n : size) {
@@ -96,7 +89,7 @@ inline turbo_status make_source(const char *op, const void *x, const int64_t (&s
 inline turbo_status add_groups(const char *op, const int64_t *offs, const int64_t *padded, int64_t groups,
                                int64_t batches, Source &source) {
   if (offs == nullptr) return TURBO_OK;
-  REQUIRE(op, padded, "group_offs_padded");
+  TURBO_REQUIRE(op, padded, "group_offs_padded");
   if (groups < 0 || groups >= kMaxSize) return fail(TURBO_ERROR_ARGUMENT, "%s: groups is %lld", op, (long long)groups);
   if (batches != 1)
     return fail(TURBO_ERROR_ARGUMENT, "%s: B is %lld; with groups it must be 1", op, (long long)batches);

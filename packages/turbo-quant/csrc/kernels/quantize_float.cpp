@@ -10,11 +10,11 @@
 namespace turbo_quant {
 namespace {
 
-const Kernel blocks[kTypes][kCodes] = TURBO_BY_TYPE_AND_CODE("quantize_blocks", "quantize_blocks", "", kThreads);
-const Kernel tensor_amax[kTypes] = TURBO_BY_TYPE("quantize_scaled", "tensor_amax", "");
-const Kernel column_amax[kTypes] = TURBO_BY_TYPE("quantize_scaled", "column_amax", "");
-const Kernel tensors[kTypes][kCodes] = TURBO_BY_TYPE_AND_CODE("quantize_scaled", "quantize_tensor", "", kThreads);
-const Kernel columns[kTypes][kCodes] = TURBO_BY_TYPE_AND_CODE("quantize_scaled", "quantize_columns", "", kThreads);
+const Kernel blocks[kFloatTypes][kCodes] = TURBO_BY_TYPE_AND_CODE("quantize_blocks", "quantize_blocks", "", kThreads);
+const Kernel tensor_amax[kFloatTypes] = TURBO_BY_TYPE("quantize_scaled", "tensor_amax", "");
+const Kernel column_amax[kFloatTypes] = TURBO_BY_TYPE("quantize_scaled", "column_amax", "");
+const Kernel tensors[kFloatTypes][kCodes] = TURBO_BY_TYPE_AND_CODE("quantize_scaled", "quantize_tensor", "", kThreads);
+const Kernel columns[kFloatTypes][kCodes] = TURBO_BY_TYPE_AND_CODE("quantize_scaled", "quantize_columns", "", kThreads);
 
 constexpr unsigned block_threads(int row_threads) {
   return row_threads == 64 ? 64u * kRowsPerWaveBlock : unsigned(row_threads);
@@ -22,13 +22,13 @@ constexpr unsigned block_threads(int row_threads) {
 
 struct RowKernels {
   int threads, chunks;
-  Kernel kernels[kTypes][kCodes];
+  Kernel kernels[kFloatTypes][kCodes];
 };
 
 #define ENTRY(object, threads, chunks) \
   {threads, chunks, TURBO_BY_TYPE_AND_CODE(#object, #object, "_" #threads "x" #chunks, block_threads(threads))},
 const RowKernels row_table[] = {TURBO_QUANTIZE_ROWS_TABLE(ENTRY, quantize_rows)};
-const Kernel row_loops[2][kTypes][kCodes] = {
+const Kernel row_loops[2][kFloatTypes][kCodes] = {
     TURBO_BY_TYPE_AND_CODE("quantize_rows", "quantize_rows", "_loop_scalar", kThreads),
     TURBO_BY_TYPE_AND_CODE("quantize_rows", "quantize_rows", "_loop_vector", kThreads)};
 
@@ -39,8 +39,8 @@ constexpr unsigned kMaxRowBlocks = 1u << 20;
 constexpr unsigned kMaxTensorBlocks = 4096;
 
 turbo_status check(const turbo_quantize_float_args *a) {
-  RETURN_IF_FAILED(check_size(op, a->size));
-  if (!is_type(a->x_dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: x_dtype is %d", op, a->x_dtype);
+  TURBO_RETURN_IF_FAILED(check_size(op, a->size));
+  if (!is_float(a->x_dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: x_dtype is %d", op, a->x_dtype);
   if (!is_code(a->out_dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: out_dtype is %d, no FP8 type", op, a->out_dtype);
   if (a->granularity < TURBO_TENSORWISE || a->granularity > TURBO_BLOCKWISE)
     return fail(TURBO_ERROR_ARGUMENT, "%s: granularity is %d", op, a->granularity);
@@ -54,18 +54,18 @@ turbo_status check(const turbo_quantize_float_args *a) {
   if (a->group_offs != nullptr && (!blockwise || a->tile))
     return fail(TURBO_ERROR_ARGUMENT, "%s: groups are for BLOCKWISE without tile", op);
   if (empty(a->size)) return TURBO_OK;
-  REQUIRE(op, a->x, "x");
-  if (a->row != nullptr) REQUIRE(op, a->row_scale_inv, "row_scale_inv");
-  if (a->column != nullptr) REQUIRE(op, a->column_scale_inv, "column_scale_inv");
+  TURBO_REQUIRE(op, a->x, "x");
+  if (a->row != nullptr) TURBO_REQUIRE(op, a->row_scale_inv, "row_scale_inv");
+  if (a->column != nullptr) TURBO_REQUIRE(op, a->column_scale_inv, "column_scale_inv");
   if (!aligned(a->row, 8) || !aligned(a->column, 8))
     return fail(TURBO_ERROR_ARGUMENT, "%s: a payload is not aligned to 8 bytes", op);
   if (turbo_quantize_float_scratch(a->granularity, a->size[0], a->size[2], a->column != nullptr) > 0)
-    REQUIRE(op, a->scratch, "scratch");
+    TURBO_REQUIRE(op, a->scratch, "scratch");
   return TURBO_OK;
 }
 
 turbo_status quantize_rows(const turbo_quantize_float_args *a, QuantizeFloat args, Target target) {
-  const int64_t bytes = kElementBytes[a->x_dtype], row_bytes = a->size[2] * bytes;
+  const int64_t bytes = kFloatBytes[a->x_dtype], row_bytes = a->size[2] * bytes;
   const int code = a->out_dtype - TURBO_FLOAT8_E4M3;
   // whole accesses of x, whole words of payload
   const bool vector = args.source.vector && row_bytes % 16 == 0 && aligned(a->row, 16);
@@ -80,14 +80,14 @@ turbo_status quantize_rows(const turbo_quantize_float_args *a, QuantizeFloat arg
 }
 
 turbo_status quantize(const turbo_quantize_float_args *a, Target target) {
-  RETURN_IF_FAILED(check(a));
+  TURBO_RETURN_IF_FAILED(check(a));
   if (empty(a->size)) return TURBO_OK;
   QuantizeFloat args{};
   args.column_rows = a->size[1] + (a->group_offs != nullptr ? a->groups * kTile : 0);
-  RETURN_IF_FAILED(
+  TURBO_RETURN_IF_FAILED(
       make_source(op, a->x, a->strides, a->size, args.column_rows, a->size[2], kTile, args.source, args.tiles));
-  RETURN_IF_FAILED(add_groups(op, a->group_offs, a->group_offs_padded, a->groups, a->size[0], args.source));
-  args.source.vector = rows_are_vectors(a->x, a->strides, a->size, kElementBytes[a->x_dtype], 16);
+  TURBO_RETURN_IF_FAILED(add_groups(op, a->group_offs, a->group_offs_padded, a->groups, a->size[0], args.source));
+  args.source.vector = rows_are_vectors(a->x, a->strides, a->size, kFloatBytes[a->x_dtype], 16);
   args.row = a->row;
   args.row_scale = a->row_scale_inv;
   args.column = a->column;
@@ -104,13 +104,13 @@ turbo_status quantize(const turbo_quantize_float_args *a, Target target) {
   if (a->granularity == TURBO_TENSORWISE) {
     if (a->row == nullptr) return TURBO_OK;
     args.partials = args.blocks = std::min(args.tiles, unsigned(kMaxPartials));
-    RETURN_IF_FAILED(tensor_amax[type].launch(target, {args.blocks}, args));
+    TURBO_RETURN_IF_FAILED(tensor_amax[type].launch(target, {args.blocks}, args));
     args.blocks = std::min(args.tiles, kMaxTensorBlocks);
     return tensors[type][code].launch(target, {args.blocks}, args);
   }
-  if (a->row != nullptr) RETURN_IF_FAILED(quantize_rows(a, args, target));
+  if (a->row != nullptr) TURBO_RETURN_IF_FAILED(quantize_rows(a, args, target));
   if (a->column == nullptr) return TURBO_OK;
-  RETURN_IF_FAILED(column_amax[type].launch(target, {args.tiles}, args));
+  TURBO_RETURN_IF_FAILED(column_amax[type].launch(target, {args.tiles}, args));
   return columns[type][code].launch(target, {args.tiles}, args);
 }
 

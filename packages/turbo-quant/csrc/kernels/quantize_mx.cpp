@@ -15,7 +15,7 @@ enum Kind { kBasic, kSpecial, kRows, kKinds };
    Kernel("quantize_mx_" format, "quantize_mx_" format "_" type "_special", kThreads), \
    Kernel("quantize_mx_" format, "quantize_mx_" format "_" type "_rows", kThreads)}
 #define BY_TYPE(format) {BY_KIND(format, "fp32"), BY_KIND(format, "fp16"), BY_KIND(format, "bf16")}
-const Kernel kernels[kFormats][kTypes][kKinds] = {BY_TYPE("e4m3"), BY_TYPE("e5m2"), BY_TYPE("e2m1")};
+const Kernel kernels[kFormats][kFloatTypes][kKinds] = {BY_TYPE("e4m3"), BY_TYPE("e5m2"), BY_TYPE("e2m1")};
 
 const char *const op = "quantize_mx";
 
@@ -64,11 +64,11 @@ turbo_status launch(const turbo_quantize_mx_args *a, const turbo_mx_copy &row, c
   QuantizeMx args{};
   const int64_t Cp = ceil_div(C, kTile) * kTile,
                 Rp = ceil_div(R + (groups ? a->groups * (kTile - 1) : 0), kTile) * kTile;
-  const int64_t tile_columns = 256 / kElementBytes[a->x_dtype];
+  const int64_t tile_columns = 256 / kFloatBytes[a->x_dtype];
   unsigned tiles = 0;
-  RETURN_IF_FAILED(make_source(op, a->x, a->strides, a->size, Rp, Cp, tile_columns, args.source, tiles));
-  if (groups) RETURN_IF_FAILED(add_groups(op, a->group_offs, a->group_offs_padded, a->groups, B, args.source));
-  args.source.vector = rows_are_vectors(a->x, a->strides, a->size, kElementBytes[a->x_dtype], 16);
+  TURBO_RETURN_IF_FAILED(make_source(op, a->x, a->strides, a->size, Rp, Cp, tile_columns, args.source, tiles));
+  if (groups) TURBO_RETURN_IF_FAILED(add_groups(op, a->group_offs, a->group_offs_padded, a->groups, B, args.source));
+  args.source.vector = rows_are_vectors(a->x, a->strides, a->size, kFloatBytes[a->x_dtype], 16);
   args.row = make_copy(row, R, Cp);
   args.column = make_copy(column, C, Rp);
   args.rng = reinterpret_cast<const long long *>(a->rng);
@@ -79,19 +79,19 @@ turbo_status launch(const turbo_quantize_mx_args *a, const turbo_mx_copy &row, c
 }
 
 turbo_status quantize(const turbo_quantize_mx_args *a, Target target) {
-  RETURN_IF_FAILED(check_size(op, a->size));
-  if (!is_type(a->x_dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: x_dtype is %d", op, a->x_dtype);
+  TURBO_RETURN_IF_FAILED(check_size(op, a->size));
+  if (!is_float(a->x_dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: x_dtype is %d", op, a->x_dtype);
   if (a->format < TURBO_MX_E4M3 || a->format > TURBO_MX_E2M1)
     return fail(TURBO_ERROR_ARGUMENT, "%s: format is %d", op, a->format);
-  RETURN_IF_FAILED(check_copy("row", a->row, a->rng, a->size[1]));
-  RETURN_IF_FAILED(check_copy("column", a->column, a->rng, a->size[2]));
+  TURBO_RETURN_IF_FAILED(check_copy("row", a->row, a->rng, a->size[1]));
+  TURBO_RETURN_IF_FAILED(check_copy("column", a->column, a->rng, a->size[2]));
   const bool row = a->row.payload != nullptr, column = a->column.payload != nullptr;
   if (empty(a->size) || (!row && !column)) return TURBO_OK;
-  REQUIRE(op, a->x, "x");
+  TURBO_REQUIRE(op, a->x, "x");
   const bool groups = a->group_offs != nullptr && column;
   // Tiles of 32 rows are those of x in the row copy, and each group's own in the column copy.
   if (row && groups && (a->row.flags & TURBO_MX_TILE)) {
-    RETURN_IF_FAILED(launch(a, a->row, {}, false, target));
+    TURBO_RETURN_IF_FAILED(launch(a, a->row, {}, false, target));
     return launch(a, {}, a->column, true, target);
   }
   return launch(a, a->row, a->column, groups, target);

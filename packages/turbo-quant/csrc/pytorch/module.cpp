@@ -1,111 +1,30 @@
 // SPDX-License-Identifier: MIT
 //
-// turbo_quant.pytorch._C: the C interface, for Python; see turbo/module.h. Arguments are in the order of the structs.
+// turbo_quant.pytorch._C: the C interface, for Python; see turbo/module.h and turbo/arguments.h.
 #include "turbo/module.h"
-
-#include <pybind11/stl.h>
-
-#include <array>
+#include "turbo/arguments.h"
 
 #include "turbo_quant.h"
 
+TURBO_FIELDS(turbo_quantize_float_args, x, strides, size, x_dtype, out_dtype, granularity, block_size, tile, row,
+             row_scale_inv, column, column_scale_inv, group_offs, group_offs_padded, groups, scratch);
+TURBO_FIELDS(turbo_mx_copy, payload, scale, flags);
+TURBO_FIELDS(turbo_quantize_mx_args, x, strides, size, x_dtype, format, row, column, sign_mask, rng, group_offs,
+             group_offs_padded, groups);
+TURBO_FIELDS(turbo_dequantize_float_args, q, strides, size, scale_inv, q_dtype, granularity, block_size, axis, out,
+             out_dtype);
+TURBO_FIELDS(turbo_dequantize_mx_args, q, strides, size, scale, format, wanted, transpose, rht, sign_mask, out,
+             out_dtype);
+
 namespace {
-
-using turbo::Address;
-using turbo::pointer;
-
-using Triple = std::array<int64_t, 3>;
-
-void copy(const Triple &from, int64_t (&to)[3]) {
-  for (int i = 0; i < 3; ++i) to[i] = from[size_t(i)];
-}
-
-int quantize_float(Address x, const Triple &strides, const Triple &size, int x_dtype, int out_dtype, int granularity,
-                   int block_size, bool tile, Address row, Address row_scale_inv, Address column,
-                   Address column_scale_inv, Address group_offs, Address group_offs_padded, int64_t groups,
-                   Address scratch, int device, Address stream) {
-  turbo_quantize_float_args args{};
-  args.x = pointer(x);
-  copy(strides, args.strides);
-  copy(size, args.size);
-  args.x_dtype = static_cast<turbo_dtype>(x_dtype);
-  args.out_dtype = static_cast<turbo_dtype>(out_dtype);
-  args.granularity = static_cast<turbo_granularity>(granularity);
-  args.block_size = block_size;
-  args.tile = tile;
-  args.row = pointer(row);
-  args.row_scale_inv = pointer<float>(row_scale_inv);
-  args.column = pointer(column);
-  args.column_scale_inv = pointer<float>(column_scale_inv);
-  args.group_offs = pointer<const int64_t>(group_offs);
-  args.group_offs_padded = pointer<const int64_t>(group_offs_padded);
-  args.groups = groups;
-  args.scratch = pointer<uint32_t>(scratch);
-  return turbo_quantize_float(&args, device, pointer(stream));
-}
 
 int64_t quantize_float_scratch(int granularity, int64_t batches, int64_t columns, bool column) {
   return turbo_quantize_float_scratch(static_cast<turbo_granularity>(granularity), batches, columns, column);
 }
 
-int quantize_mx(Address x, const Triple &strides, const Triple &size, int x_dtype, int format, Address row,
-                Address row_scale, int row_flags, Address column, Address column_scale, int column_flags, int sign_mask,
-                Address rng, Address group_offs, Address group_offs_padded, int64_t groups, int device,
-                Address stream) {
-  turbo_quantize_mx_args args{};
-  args.x = pointer(x);
-  copy(strides, args.strides);
-  copy(size, args.size);
-  args.x_dtype = static_cast<turbo_dtype>(x_dtype);
-  args.format = static_cast<turbo_mx_format>(format);
-  args.row = {pointer(row), pointer<uint8_t>(row_scale), row_flags};
-  args.column = {pointer(column), pointer<uint8_t>(column_scale), column_flags};
-  args.sign_mask = sign_mask;
-  args.rng = pointer<const int64_t>(rng);
-  args.group_offs = pointer<const int64_t>(group_offs);
-  args.group_offs_padded = pointer<const int64_t>(group_offs_padded);
-  args.groups = groups;
-  return turbo_quantize_mx(&args, device, pointer(stream));
-}
-
-int dequantize_float(Address q, const Triple &strides, const Triple &size, Address scale_inv, int q_dtype,
-                     int granularity, int64_t block_size, int axis, Address out, int out_dtype, int device,
-                     Address stream) {
-  turbo_dequantize_float_args args{};
-  args.q = pointer(q);
-  copy(strides, args.strides);
-  copy(size, args.size);
-  args.scale_inv = pointer<const float>(scale_inv);
-  args.q_dtype = static_cast<turbo_dtype>(q_dtype);
-  args.granularity = static_cast<turbo_granularity>(granularity);
-  args.block_size = block_size;
-  args.axis = axis;
-  args.out = pointer(out);
-  args.out_dtype = static_cast<turbo_dtype>(out_dtype);
-  return turbo_dequantize_float(&args, device, pointer(stream));
-}
-
-int dequantize_mx(Address q, const Triple &strides, const Triple &size, Address scale, int format, int64_t wanted,
-                  bool transpose, bool rht, int sign_mask, Address out, int out_dtype, int device, Address stream) {
-  turbo_dequantize_mx_args args{};
-  args.q = pointer(q);
-  copy(strides, args.strides);
-  copy(size, args.size);
-  args.scale = pointer<const uint8_t>(scale);
-  args.format = static_cast<turbo_mx_format>(format);
-  args.wanted = wanted;
-  args.transpose = transpose;
-  args.rht = rht;
-  args.sign_mask = sign_mask;
-  args.out = pointer(out);
-  args.out_dtype = static_cast<turbo_dtype>(out_dtype);
-  return turbo_dequantize_mx(&args, device, pointer(stream));
-}
-
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
-  using turbo::release;
   TURBO_BIND_LIBRARY(m, turbo_quant);
   m.attr("TENSORWISE") = int(TURBO_TENSORWISE);
   m.attr("ROWWISE") = int(TURBO_ROWWISE);
@@ -119,9 +38,9 @@ PYBIND11_MODULE(_C, m) {
   m.attr("MX_STOCHASTIC") = int(TURBO_MX_STOCHASTIC);
   m.attr("MX_SHUFFLE_SCALE") = int(TURBO_MX_SHUFFLE_SCALE);
   m.attr("MX_SHUFFLE_OUT") = int(TURBO_MX_SHUFFLE_OUT);
-  m.def("quantize_float", &quantize_float, release());
+  turbo::bind_launch(m, "quantize_float", turbo_quantize_float);
   m.def("quantize_float_scratch", &quantize_float_scratch);
-  m.def("quantize_mx", &quantize_mx, release());
-  m.def("dequantize_float", &dequantize_float, release());
-  m.def("dequantize_mx", &dequantize_mx, release());
+  turbo::bind_launch(m, "quantize_mx", turbo_quantize_mx);
+  turbo::bind_launch(m, "dequantize_float", turbo_dequantize_float);
+  turbo::bind_launch(m, "dequantize_mx", turbo_dequantize_mx);
 }

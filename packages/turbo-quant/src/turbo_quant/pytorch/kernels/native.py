@@ -86,24 +86,24 @@ def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
     scratch = make((words,), dtype=torch.int32, device=x.device) if words else None
     index, stream = _library.where(x)
     status = extension.quantize_float(
-        x.data_ptr(),
-        x.stride(),
-        x.shape,
-        float_code("x.dtype", x.dtype),
-        fp8_code("out_dtype", call.out_dtype),
-        granularity,
-        call.block_size,
-        call.tile,
-        address(row),
-        address(row_scale),
-        address(column),
-        address(column_scale),
-        address(offs),
-        address(padded),
-        0 if offs is None else offs.shape[0] - 1,
-        address(scratch),
         index,
         stream,
+        x=x.data_ptr(),
+        strides=x.stride(),
+        size=x.shape,
+        x_dtype=float_code("x.dtype", x.dtype),
+        out_dtype=fp8_code("out_dtype", call.out_dtype),
+        granularity=granularity,
+        block_size=call.block_size,
+        tile=call.tile,
+        row=address(row),
+        row_scale_inv=address(row_scale),
+        column=address(column),
+        column_scale_inv=address(column_scale),
+        group_offs=address(offs),
+        group_offs_padded=address(padded),
+        groups=0 if offs is None else offs.shape[0] - 1,
+        scratch=address(scratch),
     )
     _library.check(status)
     return FloatOutputs(row, row_scale, column, column_scale)
@@ -116,18 +116,18 @@ def dequantize_float(call: DequantizeFloatCall) -> torch.Tensor:
     out = torch.empty(q.shape, dtype=call.out_dtype, device=q.device)
     index, stream = _library.where(q)
     status = extension.dequantize_float(
-        q.data_ptr(),
-        q.stride(),
-        q.shape,
-        scale_inv.data_ptr(),
-        fp8_code("q.dtype", q.dtype),
-        getattr(extension, call.granularity.name),
-        call.block_size,
-        call.axis,
-        out.data_ptr(),
-        float_code("out_dtype", call.out_dtype),
         index,
         stream,
+        q=q.data_ptr(),
+        strides=q.stride(),
+        size=q.shape,
+        scale_inv=scale_inv.data_ptr(),
+        q_dtype=fp8_code("q.dtype", q.dtype),
+        granularity=getattr(extension, call.granularity.name),
+        block_size=call.block_size,
+        axis=call.axis,
+        out=out.data_ptr(),
+        out_dtype=float_code("out_dtype", call.out_dtype),
     )
     _library.check(status)
     return out
@@ -172,24 +172,20 @@ def quantize_mx(call: QuantizeMxCall) -> MxOutputs:
     rng = None if call.rng is None else call.rng.contiguous()
     index, stream = _library.where(x)
     status = extension.quantize_mx(
-        x.data_ptr(),
-        x.stride(),
-        x.shape,
-        float_code("x.dtype", x.dtype),
-        extension.MX_FORMATS[call.format],
-        address(row),
-        address(row_scale),
-        _flags(call.row),
-        address(column),
-        address(column_scale),
-        _flags(call.column),
-        call.sign_mask,
-        address(rng),
-        address(offs),
-        address(padded),
-        groups,
         index,
         stream,
+        x=x.data_ptr(),
+        strides=x.stride(),
+        size=x.shape,
+        x_dtype=float_code("x.dtype", x.dtype),
+        format=extension.MX_FORMATS[call.format],
+        row=dict(payload=address(row), scale=address(row_scale), flags=_flags(call.row)),
+        column=dict(payload=address(column), scale=address(column_scale), flags=_flags(call.column)),
+        sign_mask=call.sign_mask,
+        rng=address(rng),
+        group_offs=address(offs),
+        group_offs_padded=address(padded),
+        groups=groups,
     )
     _library.check(status)
     return MxOutputs(row, row_scale, column, column_scale)
@@ -206,19 +202,19 @@ def dequantize_mx(call: DequantizeMxCall) -> torch.Tensor:
         return out
     index, stream = _library.where(q)
     status = extension.dequantize_mx(
-        q.data_ptr(),
-        q.stride(),
-        (B, lines, scale.shape[2] * 32),
-        scale.data_ptr(),
-        extension.MX_FORMATS[call.format],
-        call.size,
-        call.transpose,
-        call.rht,
-        call.sign_mask,
-        out.data_ptr(),
-        float_code("out_dtype", call.out_dtype),
         index,
         stream,
+        q=q.data_ptr(),
+        strides=q.stride(),
+        size=(B, lines, scale.shape[2] * 32),
+        scale=scale.data_ptr(),
+        format=extension.MX_FORMATS[call.format],
+        wanted=call.size,
+        transpose=call.transpose,
+        rht=call.rht,
+        sign_mask=call.sign_mask,
+        out=out.data_ptr(),
+        out_dtype=float_code("out_dtype", call.out_dtype),
     )
     _library.check(status)
     return out

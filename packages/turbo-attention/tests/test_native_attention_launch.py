@@ -34,27 +34,27 @@ def forget_hip(fake_hip):
 def forward(batches=2, sq=300, sk=70, heads=6, key_heads=2, D=64, dtype=_C.BFLOAT16, causal=False, **more):
     def tensor(name, address, rows, count):
         strides = more.get(f"{name}_strides", (rows * count * D, count * D, D))
-        return more.get(name, address), strides
+        return dict(data=more.get(name, address), strides=strides)
 
     return _C.attention_forward(
-        tensor("q", Q, sq, heads),
-        tensor("k", K, sk, key_heads or 1),
-        tensor("v", V, sk, key_heads or 1),
-        tensor("out", OUT, sq, heads),
-        more.get("lse", LSE),
-        more.get("lse_low", LSE_LOW),
-        (heads * sq, sq),
-        batches,
-        sq,
-        sk,
-        heads,
-        key_heads,
-        D,
-        dtype,
-        more.get("scale", 0.125),
-        causal,
         more.get("device", GFX942),
         STREAM,
+        q=tensor("q", Q, sq, heads),
+        k=tensor("k", K, sk, key_heads or 1),
+        v=tensor("v", V, sk, key_heads or 1),
+        out=tensor("out", OUT, sq, heads),
+        lse=more.get("lse", LSE),
+        lse_low=more.get("lse_low", LSE_LOW),
+        lse_strides=(heads * sq, sq),
+        batches=batches,
+        sq=sq,
+        sk=sk,
+        heads=heads,
+        key_heads=key_heads,
+        head_dim=D,
+        dtype=dtype,
+        softmax_scale=more.get("scale", 0.125),
+        causal=causal,
     )
 
 

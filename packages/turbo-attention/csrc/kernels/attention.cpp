@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "attention_args.h"
-#include "turbo/error.h"
+#include "turbo/check.h"
 #include "turbo/kernels.h"
 #include "turbo/library.h"
 #include "turbo_attention.h"
@@ -47,9 +47,6 @@ constexpr int64_t kMaxRows = (int64_t{1} << 30) - 1024;  // sums and differences
 constexpr int64_t kMaxRowStride = int64_t{1} << 23;      // 64 rows of 16 bits are 2^30 bytes
 constexpr int64_t kMaxWork = int64_t{1} << 22;           // a grid has less than 2^32 work-items
 
-#define RETURN_IF_FAILED(status) \
-  if (const turbo_status failed = (status)) return failed
-
 turbo_status check_size(const char *name, int64_t size, int64_t most) {
   if (size >= 0 && size <= most) return TURBO_OK;
   return fail(TURBO_ERROR_ARGUMENT, "attention_forward: %s is %lld; 0 to %lld are accepted", name, (long long)size,
@@ -57,7 +54,7 @@ turbo_status check_size(const char *name, int64_t size, int64_t most) {
 }
 
 turbo_status check_tensor(const char *name, const turbo_attention_tensor &x) {
-  if (x.data == nullptr || reinterpret_cast<uintptr_t>(x.data) % 16 != 0)
+  if (x.data == nullptr || !turbo::aligned(x.data, 16))
     return fail(TURBO_ERROR_ARGUMENT, "attention_forward: %s is at %p; a 16-byte aligned address is needed", name,
                 x.data);
   for (int i = 0; i < 3; ++i)
@@ -85,25 +82,25 @@ turbo_status forward(const turbo_attention_forward_args &args, turbo::Target tar
     return fail(TURBO_ERROR_ARGUMENT,
                 "attention_forward: dtype is %d, head_dim %lld; accepted are float16 and bfloat16, 64 and 128",
                 args.dtype, (long long)args.head_dim);
-  RETURN_IF_FAILED(check_size("batches", args.batches, kMaxRows));
-  RETURN_IF_FAILED(check_size("sq", args.sq, kMaxRows));
-  RETURN_IF_FAILED(check_size("sk", args.sk, kMaxRows));
-  RETURN_IF_FAILED(check_size("heads", args.heads, kMaxRows));
+  TURBO_RETURN_IF_FAILED(check_size("batches", args.batches, kMaxRows));
+  TURBO_RETURN_IF_FAILED(check_size("sq", args.sq, kMaxRows));
+  TURBO_RETURN_IF_FAILED(check_size("sk", args.sk, kMaxRows));
+  TURBO_RETURN_IF_FAILED(check_size("heads", args.heads, kMaxRows));
   if (args.batches == 0 || args.sq == 0 || args.heads == 0) return TURBO_OK;
   if (args.sk == 0) return fail(TURBO_ERROR_ARGUMENT, "attention_forward: sk is 0; there must be a key");
   if (args.key_heads < 1 || args.heads % args.key_heads != 0)
     return fail(TURBO_ERROR_ARGUMENT, "attention_forward: heads is %lld, key_heads %lld; a divisor is needed",
                 (long long)args.heads, (long long)args.key_heads);
-  const int64_t tiles = (args.sq + kTileRows - 1) / kTileRows;
+  const int64_t tiles = turbo::ceil_div(args.sq, kTileRows);
   if (args.heads > kMaxWork / tiles || args.batches > kMaxWork / (tiles * args.heads))
     return fail(TURBO_ERROR_ARGUMENT, "attention_forward: %lld x %lld x %lld work-groups; at most %lld are accepted",
                 (long long)args.batches, (long long)args.heads, (long long)tiles, (long long)kMaxWork);
-  RETURN_IF_FAILED(check_tensor("q", args.q));
-  RETURN_IF_FAILED(check_tensor("k", args.k));
-  RETURN_IF_FAILED(check_tensor("v", args.v));
-  RETURN_IF_FAILED(check_tensor("out", args.out));
-  if (args.lse == nullptr) return fail(TURBO_ERROR_ARGUMENT, "attention_forward: lse is NULL");
-  if (args.lse_low == nullptr) return fail(TURBO_ERROR_ARGUMENT, "attention_forward: lse_low is NULL");
+  TURBO_RETURN_IF_FAILED(check_tensor("q", args.q));
+  TURBO_RETURN_IF_FAILED(check_tensor("k", args.k));
+  TURBO_RETURN_IF_FAILED(check_tensor("v", args.v));
+  TURBO_RETURN_IF_FAILED(check_tensor("out", args.out));
+  TURBO_REQUIRE("attention_forward", args.lse, "lse");
+  TURBO_REQUIRE("attention_forward", args.lse_low, "lse_low");
   ForwardArgs device{};
   device.q = static_cast<const unsigned char *>(args.q.data);
   device.k = static_cast<const unsigned char *>(args.k.data);

@@ -7,6 +7,8 @@ bytes at a time: a q, k or v that begins or strides otherwise is copied first.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from turbo_attention.calls import AttentionResult, ForwardCall
@@ -84,24 +86,24 @@ def forward(call: ForwardCall) -> AttentionResult:
     lse, lse_low = (torch.empty((B, heads, sq), dtype=torch.float32, device=q.device) for _ in range(2))
     index, stream = _library.where(q)
     status = _library.extension.attention_forward(
-        _argument(q),
-        _argument(k),
-        _argument(v),
-        _argument(out),
-        lse.data_ptr(),
-        lse_low.data_ptr(),
-        lse.stride()[:2],
-        B,
-        sq,
-        k.shape[1],
-        heads,
-        k.shape[2],
-        D,
-        float_code("q.dtype", q.dtype),
-        call.softmax_scale,
-        call.right == 0,
         index,
         stream,
+        q=_argument(q),
+        k=_argument(k),
+        v=_argument(v),
+        out=_argument(out),
+        lse=lse.data_ptr(),
+        lse_low=lse_low.data_ptr(),
+        lse_strides=lse.stride()[:2],
+        batches=B,
+        sq=sq,
+        sk=k.shape[1],
+        heads=heads,
+        key_heads=k.shape[2],
+        head_dim=D,
+        dtype=float_code("q.dtype", q.dtype),
+        softmax_scale=call.softmax_scale,
+        causal=call.right == 0,
     )
     _library.check(status)
     return AttentionResult(out, lse, lse_low)
@@ -113,8 +115,9 @@ def _strides(tensor: torch.Tensor) -> tuple[int, int, int]:
     return batch, row, head
 
 
-def _argument(tensor: torch.Tensor) -> tuple[int, tuple[int, int, int]]:
-    return tensor.data_ptr(), _strides(tensor)
+def _argument(tensor: torch.Tensor) -> dict[str, Any]:
+    """The fields of turbo_attention_tensor."""
+    return {"data": tensor.data_ptr(), "strides": _strides(tensor)}
 
 
 def _readable(tensor: torch.Tensor) -> torch.Tensor:

@@ -150,9 +150,11 @@ def settings(case: OpCase, device: torch.device) -> None:
     deterministic = _setting(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True)
     with deterministic:
         assert_near(case, step(case, leaves(case, inputs)), expected, torch.float32)
+    # on a GPU a BLAS may follow the choice, which is the user's: tf32 keeps 10 bits
+    factor = 100 if device.type == "cuda" else 1
     for precision in ("high", "medium"):
         with _setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, precision):
-            assert_near(case, step(case, leaves(case, inputs)), expected, torch.float32)
+            assert_near(case, step(case, leaves(case, inputs)), expected, torch.float32, factor)
     with _setting(torch.get_num_threads, torch.set_num_threads, 3):
         assert_near(case, step(case, leaves(case, inputs)), expected, torch.float32)
 
@@ -210,15 +212,17 @@ def graph_capture(case: OpCase, device: torch.device) -> None:
     """Captured once, forward and backward, and replayed with other values."""
     expected = plain(case, device)
     tensors = leaves(case, case.inputs(device))
+    outputs = as_tuple(case.run(**tensors, **case.first_numbers()))
+    seeds = seeds_of([output for output in outputs if output.requires_grad])
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
         for _ in range(2):
-            step(case, tensors)
+            step(case, tensors, seeds=lambda _: seeds)
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = step(case, tensors)
+        captured = step(case, tensors, seeds=lambda _: seeds)
     values = case.inputs(device)
     with torch.no_grad():
         for tensor in tensors.values():

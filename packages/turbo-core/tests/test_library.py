@@ -108,6 +108,37 @@ def test_first_derivative(view):
     assert torch.equal(VIEWS[view](), FIRST)
 
 
+def test_what_a_transform_leaves_behind_is_unwrapped(way):
+    """The function that vjp returns runs when the transform is over, on tensors that it had wrapped."""
+    seen = []
+
+    def read(x):
+        seen.append(x.data_ptr())  # as a kernel's launch does
+        return x * 2.0
+
+    name = f"read_{way}"
+    op = register_op(library, f"{name}(Tensor x) -> Tensor", read, like)
+    function = op if way == "direct" else getattr(ops, name)
+
+    class Doubled(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x):
+            return x * 1.0
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy * function(ctx.saved_tensors[0])
+
+    pull = torch.func.vjp(Doubled.apply, X)[1]
+    assert torch.equal(pull(torch.ones_like(X))[0], 2 * X) and seen and all(seen)
+
+
 def test_values_under_vmap():
     assert torch.equal(torch.func.vmap(cube)(X), 2 * X**3)
 

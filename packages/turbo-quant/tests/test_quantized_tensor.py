@@ -356,3 +356,17 @@ def test_a_weight_keeps_requires_grad(device):
             assert qt_t is None or not qt_t.requires_grad
             qt, _ = create_quantized_weight(weight.detach(), E4M3, config, transposed)
             assert not qt.requires_grad
+
+
+def test_fp4_memory_under_deterministic_algorithms():
+    """torch fills new memory then, and does not know how for FP4."""
+    x = torch.randn(40, 64)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for dtype in filter(None, (fp4_dtype(), torch.uint8)):
+            qt = QuantizedTensor.quantize(x, dtype, MX, axis=-1)
+            expected = qt.dequantize()
+            for made in (qt.clone(), qt.to("cpu", copy=True), torch.empty_like(qt).copy_(qt)):
+                assert torch.equal(made.dequantize(), expected)
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -101,6 +101,9 @@ def _direct(overload: Any, implementation: Callable[..., Any], recording: Callab
 
     forward_ad = torch.autograd.forward_ad
     ordinary = (torch.Tensor, torch.nn.Parameter)
+    is_wrapped = (
+        torch._C._functorch.is_functorch_wrapped_tensor
+    )  # by a transform, which may be over: `vjp` returns them
 
     def call(*arguments: Any) -> Any:
         if (
@@ -114,7 +117,7 @@ def _direct(overload: Any, implementation: Callable[..., Any], recording: Callab
         records = False
         for value in arguments:
             if isinstance(value, torch.Tensor):
-                if type(value) not in ordinary or value.is_meta:
+                if type(value) not in ordinary or value.is_meta or is_wrapped(value):
                     return overload(*arguments)
                 records = records or value.requires_grad
         return recording(*arguments) if records and torch.is_grad_enabled() else implementation(*arguments)

@@ -42,6 +42,7 @@ __all__ = [
     "fp8_max",
     "is_fp4_dtype",
     "is_fp8_dtype",
+    "memory_dtype",
 ]
 
 MX_BLOCK_SIZE = 32  # elements that share an E8M0 scale (OCP Microscaling Formats v1.0)
@@ -183,6 +184,14 @@ def fp8_amax_floor(dtype: torch.dtype) -> float:
 def is_fp8_dtype(dtype: torch.dtype) -> bool:
     """Whether ``dtype`` is one of torch's four FP8 types."""
     return str(dtype).removeprefix("torch.") in _FP8_MAX
+
+
+def memory_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type to allocate memory of ``dtype`` with, and to copy it: uint8 for floats of one byte.
+
+    Under deterministic algorithms torch fills new memory, and it does not know how for FP4.
+    """
+    return require_torch().uint8 if dtype.itemsize == 1 and dtype.is_floating_point else dtype
 
 
 def is_fp4_dtype(dtype: torch.dtype) -> bool:

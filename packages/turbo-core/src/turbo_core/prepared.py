@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turbo_core.bounded import BoundedDict
 from turbo_core.launch import Launch, fill_with_zeros, fits_buffers, on_device
+from turbo_core.low_precision import memory_dtype
 from turbo_core.requirements import require_torch
 
 if TYPE_CHECKING:
@@ -47,13 +48,13 @@ class _Prepared(NamedTuple):
     """A call without its tensors. Tensors are numbered: inputs, then outputs, then scratch memory.
 
     Attributes:
-        allocations: size, stride and dtype of outputs and scratch memory.
+        allocations: size, stride, dtype to allocate and dtype to view as, of outputs and scratch memory.
         make: the outputs from their tensors, None where there is none.
         outputs: numbers of the outputs, None where there is none.
         starts: in order.
     """
 
-    allocations: list[tuple[torch.Size, tuple[int, ...], torch.dtype]]
+    allocations: list[tuple[torch.Size, tuple[int, ...], torch.dtype, torch.dtype]]
     make: Callable[[list[Any]], Any]
     outputs: list[int | None]
     starts: list[_Start]
@@ -139,7 +140,10 @@ def _prepare(inputs: list[Any], outputs: Any, launches: list[Launch], compiled: 
         start.zeroed.extend(numbers[launch.arguments[name].data_ptr()] for name in launch.zeroed)
         starts.append(start)
     return _Prepared(
-        [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors[len(inputs) :]],
+        [
+            (tensor.shape, tensor.stride(), memory_dtype(tensor.dtype), tensor.dtype)
+            for tensor in tensors[len(inputs) :]
+        ],
         (lambda tensors: tensors[0]) if one else type(outputs)._make,
         [None if result is None else numbers[result.data_ptr()] for result in results],
         starts,
@@ -149,7 +153,8 @@ def _prepare(inputs: list[Any], outputs: Any, launches: list[Launch], compiled: 
 def _repeat(prepared: _Prepared, inputs: list[Any], device: torch.device) -> Any:
     torch = require_torch()
     tensors = inputs + [
-        torch.empty_strided(size, stride, dtype=dtype, device=device) for size, stride, dtype in prepared.allocations
+        torch.empty_strided(size, stride, dtype=raw, device=device).view(dtype)
+        for size, stride, raw, dtype in prepared.allocations
     ]
     with on_device(device):
         for start in prepared.starts:

@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from turbo_core import UnsupportedError
+from turbo_core.low_precision import memory_dtype
 from turbo_quant.pytorch import quantized_views as views
 from turbo_quant.pytorch.ops.checks import DTYPES
 from turbo_quant.pytorch.quantized_tensor import Parts, QuantizedTensor
@@ -19,8 +20,13 @@ __all__ = ["dispatch"]
 aten = torch.ops.aten
 
 
+def _as_bytes(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """``function``, which copies or allocates, on the bytes of payloads and scales."""
+    return lambda tensor: function(tensor.view(memory_dtype(tensor.dtype))).view(tensor.dtype)
+
+
 def _clone(x: QuantizedTensor, **_: Any) -> QuantizedTensor:
-    return x.map_tensors(torch.clone, torch.clone, x.dtype)
+    return x.map_tensors(_as_bytes(torch.clone), torch.clone, x.dtype)
 
 
 def _empty_like(x: QuantizedTensor, *, dtype: Any = None, device: Any = None, **_: Any) -> QuantizedTensor:
@@ -33,7 +39,7 @@ def _empty_like(x: QuantizedTensor, *, dtype: Any = None, device: Any = None, **
         unknown = tensor.is_meta and target.type != "meta"
         return torch.zeros_like(tensor, device=target) if unknown else tensor.to(target)
 
-    return x.map_tensors(empty, groups, _orig_dtype(x, dtype))
+    return x.map_tensors(_as_bytes(empty), groups, _orig_dtype(x, dtype))
 
 
 def _to_copy(
@@ -42,7 +48,7 @@ def _to_copy(
     def move(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(device, non_blocking=non_blocking, copy=True) if device is not None else tensor.clone()
 
-    return x.map_tensors(move, move, _orig_dtype(x, dtype))
+    return x.map_tensors(_as_bytes(move), move, _orig_dtype(x, dtype))
 
 
 def _orig_dtype(x: QuantizedTensor, dtype: torch.dtype | None) -> torch.dtype:

@@ -48,7 +48,7 @@ def ensure(condition: Any, op: str, name: str, value: Any, accepted: str) -> Non
     if condition is True:
         return
     if torch.compiler.is_compiling():
-        torch._check(condition, lambda: f"{op}: {name}: {accepted}")
+        torch._check(condition)  # torch 2.11 takes no message made of variables
     elif not condition:
         refuse(op, name, value, accepted)
 

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from turbo_core.low_precision import BLOCK_SIZE, ScalingGranularity
+from turbo_core.low_precision import BLOCK_SIZE, ScalingGranularity, memory_dtype
 from turbo_core.native import NativeLibrary, address, float_code, fp8_code
 from turbo_quant.calls import (
     DequantizeFloatCall,
@@ -64,7 +64,10 @@ def why_not(call: Call) -> str | None:
 
 
 def _allocate(specs: tuple[Spec | None, ...], device: torch.device) -> list[torch.Tensor | None]:
-    return [None if spec is None else torch.empty(spec.shape, dtype=spec.dtype, device=device) for spec in specs]
+    def made(spec: Spec) -> torch.Tensor:
+        return torch.empty(spec.shape, dtype=memory_dtype(spec.dtype), device=device).view(spec.dtype)
+
+    return [None if spec is None else made(spec) for spec in specs]
 
 
 def _offsets(offs: torch.Tensor | None) -> torch.Tensor | None:

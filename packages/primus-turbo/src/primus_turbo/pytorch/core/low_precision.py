@@ -1,56 +1,24 @@
 # SPDX-License-Identifier: MIT
-"""FP8, FP4 and MX types and the configs of the ops that quantise."""
+"""FP8, FP4 and MX types and the configs of the ops that quantise: the names of `turbo_core.low_precision`.
 
-from typing import Any
+All are looked up there at each use: the dtypes depend on the current device.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from turbo_core import low_precision as _low_precision
-from turbo_core.low_precision import (
-    BLOCK_SIZE,
-    MX_BLOCK_SIZE,
-    MX_PADDING,
-    Float4QuantConfig,
-    Float8QuantConfig,
-    Format,
-    ScaleDtype,
-    ScalingGranularity,
-    ScalingRecipe,
-    ScalingStrategy,
-    check_fp8_ocp_support,
-    check_fp8_support,
-    check_mxfp4_support,
-    check_mxfp8_support,
-    fp8_dtype,
-    fp8_max,
-    is_fp4_dtype,
-    is_fp8_dtype,
-)
 
-__all__ = [
-    "BLOCK_SIZE",
-    "MX_BLOCK_SIZE",
-    "MX_PADDING",
-    "Float4QuantConfig",
-    "Float8QuantConfig",
-    "Format",
-    "ScaleDtype",
-    "ScalingGranularity",
-    "ScalingRecipe",
-    "ScalingStrategy",
-    "check_fp8_ocp_support",
-    "check_fp8_support",
-    "check_mxfp4_support",
-    "check_mxfp8_support",
-    "float4_e2m1fn_x2",  # noqa: F822
-    "float8_e4m3",  # noqa: F822
-    "float8_e5m2",  # noqa: F822
-    "fp8_dtype",
-    "fp8_max",
-    "is_fp4_dtype",
-    "is_fp8_dtype",
-]
+if TYPE_CHECKING:
+    from turbo_core.low_precision import *  # noqa: F403
+
+__all__ = list(_low_precision.__all__)
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:  # the dtypes, looked up afresh at each use: they depend on the current device
+    if name in __all__:
         return getattr(_low_precision, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

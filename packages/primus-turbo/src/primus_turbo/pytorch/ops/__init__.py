@@ -1,11 +1,24 @@
 # SPDX-License-Identifier: MIT
-"""Every op as a function of tensors."""
+"""Every op as a function of tensors.
 
-from turbo_attention import flash_attn_fp8_func, flash_attn_func, flash_attn_varlen_func, sparse_mla_func
-from turbo_gemm import gemm, gemm_fp4, gemm_fp8
-from turbo_norm_act import geglu, geglu_with_probs, layernorm, rmsnorm, rmsnorm_residual, swiglu, swiglu_with_probs
-from turbo_quant import (
-    FP8AllToAll,
+`gemm`, `gemm_fp8` and `gemm_fp4` are the functions here, although modules of the same names hold them.
+"""
+
+from typing import NoReturn
+
+from primus_turbo.planned import no_attribute
+from primus_turbo.pytorch.ops.activation import geglu, geglu_with_probs, swiglu, swiglu_with_probs
+from primus_turbo.pytorch.ops.attention import (
+    flash_attn_fp8_func,
+    flash_attn_func,
+    flash_attn_varlen_func,
+    sparse_mla_func,
+)
+from primus_turbo.pytorch.ops.gemm import gemm
+from primus_turbo.pytorch.ops.gemm_fp4 import gemm_fp4
+from primus_turbo.pytorch.ops.gemm_fp8 import gemm_fp8
+from primus_turbo.pytorch.ops.normalization import layernorm, rmsnorm, rmsnorm_residual
+from primus_turbo.pytorch.ops.quantization import (
     dequantize_fp4,
     dequantize_fp8,
     grouped_dequantize_fp4,
@@ -26,6 +39,7 @@ from turbo_quant import (
     unshuffle_scale,
     unshuffle_weight,
 )
+from turbo_quant import FP8AllToAll
 
 __all__ = [
     "FP8AllToAll",
@@ -63,3 +77,7 @@ __all__ = [
     "unshuffle_scale",
     "unshuffle_weight",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise no_attribute(__name__, name)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Sparse attention, forward and backward apart."""

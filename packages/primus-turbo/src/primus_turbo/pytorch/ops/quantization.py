@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: MIT
+"""Quantisation and its inverse."""
+
+from turbo_quant import (
+    dequantize_fp4,
+    dequantize_fp8,
+    grouped_dequantize_fp4,
+    grouped_dequantize_fp8,
+    grouped_quantize_fp4,
+    grouped_quantize_fp4_with_trans,
+    grouped_quantize_fp8,
+    grouped_quantize_fp8_with_trans,
+    hadamard_transform,
+    quantize_fp4,
+    quantize_fp4_with_trans,
+    quantize_fp8,
+    quantize_fp8_with_trans,
+    random_sign_mask,
+    rng_state,
+    shuffle_scale,
+    shuffle_weight,
+    unshuffle_scale,
+    unshuffle_weight,
+)
+
+__all__ = [
+    "dequantize_fp4",
+    "dequantize_fp8",
+    "grouped_dequantize_fp4",
+    "grouped_dequantize_fp8",
+    "grouped_quantize_fp4",
+    "grouped_quantize_fp4_with_trans",
+    "grouped_quantize_fp8",
+    "grouped_quantize_fp8_with_trans",
+    "hadamard_transform",
+    "quantize_fp4",
+    "quantize_fp4_with_trans",
+    "quantize_fp8",
+    "quantize_fp8_with_trans",
+    "random_sign_mask",
+    "rng_state",
+    "shuffle_scale",
+    "shuffle_weight",
+    "unshuffle_scale",
+    "unshuffle_weight",
+]

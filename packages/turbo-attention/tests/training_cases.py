@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 import turbo_attention as ta
+from turbo_core.low_precision import Float8QuantConfig, ScalingGranularity
 from turbo_testing.attention_references import attention, sparse_mla
 from turbo_testing.training import ModuleCase, OpCase, floats
 
@@ -120,6 +121,11 @@ def _qkv(device):
     return tuple(_dense(6, torch.float32, device).values())
 
 
-MODULES = [ModuleCase("TurboAttention", lambda device: ta.TurboAttention(causal=True), _qkv)]
+FP8 = Float8QuantConfig(granularity=ScalingGranularity.BLOCKWISE, block_size=64)
+
+MODULES = [
+    ModuleCase("TurboAttention", lambda device: ta.TurboAttention(causal=True), _qkv),
+    ModuleCase("TurboAttention", lambda device: ta.TurboAttention(causal=True, fp8_config=FP8), _qkv, label="fp8"),
+]
 
 NOT_OPS: dict[str, str] = {}

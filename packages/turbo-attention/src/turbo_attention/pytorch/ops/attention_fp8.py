@@ -26,7 +26,7 @@ from turbo_core.library import Gradient, Refused, register_op
 from turbo_core.low_precision import Float8QuantConfig, Format, ScalingGranularity, fp8_dtype
 from turbo_core.sharding import shardable
 
-__all__ = ["FLASH_ATTN_FP8", "flash_attn_fp8_func"]
+__all__ = ["FLASH_ATTN_FP8", "check_config", "flash_attn_fp8_func"]
 
 _Optional = torch.Tensor | None
 
@@ -192,14 +192,13 @@ attention_fp8_probabilities_op = register_op(
 )
 
 
-def _check_config(config: Float8QuantConfig | None) -> None:
+def check_config(op: str, config: Float8QuantConfig | None) -> None:
+    """``fp8_config`` of ``op``."""
     if config is None:
         return
     blockwise = isinstance(config, Float8QuantConfig) and config.granularity is ScalingGranularity.BLOCKWISE
     if not blockwise or config.block_size != FP8_ROWS or config.format is not Format.E4M3:
-        raise UnsupportedError(
-            f"flash_attn_fp8_func: fp8_config={config!r}; E4M3, BLOCKWISE with block_size={FP8_ROWS} is accepted"
-        )
+        raise UnsupportedError(f"{op}: fp8_config={config!r}; E4M3, BLOCKWISE with block_size={FP8_ROWS} is accepted")
 
 
 @shardable(fp8_rules)
@@ -237,7 +236,7 @@ def flash_attn_fp8_func(
     Raises:
         as `flash_attn_func`; the choice of backend is that of precision FP8 in the forward.
     """
-    _check_config(fp8_config)
+    check_config("flash_attn_fp8_func", fp8_config)
     call = dense_call(
         "flash_attn_fp8_func",
         q,
@@ -272,7 +271,7 @@ def flash_attn_fp8_func(
 
 def _calls(*args: Any, **kwargs: Any) -> dict[str, Any]:
     arguments = call_arguments(flash_attn_fp8_func, *args, **kwargs)
-    _check_config(arguments.pop("fp8_config"))
+    check_config("flash_attn_fp8_func", arguments.pop("fp8_config"))
     call = dense_call("flash_attn_fp8_func", **arguments)
     dtype = fp8_dtype(Format.E4M3, call.q.device)
     q, k, v = (empty_like_rows(tensor, tensor.shape[3], dtype) for tensor in (call.q, call.k, call.v))

@@ -26,6 +26,9 @@ typedef enum {
   TURBO_FLOAT8_E5M2_FNUZ = 6
 } turbo_dtype;
 
+/* Formats of MX payloads, OCP's: 8 bits an element, or two e2m1 in a byte, the first in the low nibble. */
+typedef enum { TURBO_MX_E4M3 = 0, TURBO_MX_E5M2 = 1, TURBO_MX_E2M1 = 2 } turbo_mx_format;
+
 #define TURBO_API __attribute__((visibility("default")))
 
 /* What every library has beside its kernels, each with the library's name in front:

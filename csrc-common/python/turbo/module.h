@@ -51,6 +51,9 @@ inline void define_constants(pybind11::module_ &m) {
   m.attr("FLOAT8_E5M2") = int(TURBO_FLOAT8_E5M2);
   m.attr("FLOAT8_E4M3_FNUZ") = int(TURBO_FLOAT8_E4M3_FNUZ);
   m.attr("FLOAT8_E5M2_FNUZ") = int(TURBO_FLOAT8_E5M2_FNUZ);
+  m.attr("MX_FORMATS") =
+      pybind11::dict(pybind11::arg("e4m3") = int(TURBO_MX_E4M3), pybind11::arg("e5m2") = int(TURBO_MX_E5M2),
+                     pybind11::arg("e2m1") = int(TURBO_MX_E2M1));
 }
 
 }  // namespace turbo

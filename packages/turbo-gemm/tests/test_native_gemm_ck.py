@@ -170,6 +170,7 @@ def test_refusals(on_fake_gfx942):
 )
 def test_refusals_of_the_library(on_fake_gfx942, arguments, text):
     case = dict(a=(16, 128, 16), b=(16, 128, 16), c=16, m=16, n=16, k=128, block=0) | arguments
-    assert _C.gemm_ck(*case.values(), 0, 0) == _C.ERROR_ARGUMENT
+    case |= {name: dict(zip(("data", "stride", "scale"), case[name])) for name in "ab"}
+    assert _C.gemm_ck(0, 0, **case) == _C.ERROR_ARGUMENT
     assert text in _C.last_error()
     assert on_fake_gfx942.launches == []

@@ -19,7 +19,7 @@ A, B, A_SCALE, B_SCALE, C, BIAS = (0x10000 * i for i in range(1, 7))
 STREAM = 0x5EA
 GFX942, GFX950 = 0, 1  # devices of the fake library
 DTYPES = {"fp32": _C.FLOAT32, "fp16": _C.FLOAT16, "bf16": _C.BFLOAT16}
-FORMATS = {"e4m3": _C.E4M3, "e5m2": _C.E5M2, "e2m1": _C.E2M1}
+FORMATS = _C.MX_FORMATS
 OCP = {"e4m3": _C.FLOAT8_E4M3, "e5m2": _C.FLOAT8_E5M2}
 FNUZ = {"e4m3": _C.FLOAT8_E4M3_FNUZ, "e5m2": _C.FLOAT8_E5M2_FNUZ}
 TILES = {"chosen": _C.TILE_CHOSEN, "large": _C.TILE_LARGE, "small": _C.TILE_SMALL}
@@ -34,38 +34,50 @@ def forget_hip(fake_hip):
     _C.reset()
 
 
+def operand(data, stride, scale, scale_stride, step=0, rows=1):
+    return dict(data=data, stride=stride, scale=scale, scale_stride=scale_stride, scale_step=step, scale_rows=rows)
+
+
+def output(data, stride, bias, dtype, bias_dtype=0):
+    return dict(data=data, stride=stride, bias=bias, dtype=dtype, bias_dtype=bias_dtype, accumulate=False)
+
+
 def gemm_mx(m, n, k, a="e4m3", b="e4m3", out="bf16", tile="chosen", device=GFX950, **more):
     row_bytes = k // 2 if a == "e2m1" else k
     return _C.gemm_mx(
-        (more.get("a_data", A), more.get("a_stride", row_bytes), A_SCALE, more.get("scale_stride", k // 32), 0, 1),
-        (B, row_bytes, more.get("b_scale", B_SCALE), k // 32, 0, 1),
-        (more.get("c", C), more.get("c_stride", n), more.get("bias", 0), DTYPES.get(out, out), 0, False),
-        m,
-        n,
-        k,
-        FORMATS.get(a, a),
-        FORMATS.get(b, b),
-        TILES.get(tile, tile),
         device,
         STREAM,
+        a=operand(more.get("a_data", A), more.get("a_stride", row_bytes), A_SCALE, more.get("scale_stride", k // 32)),
+        b=operand(B, row_bytes, more.get("b_scale", B_SCALE), k // 32),
+        c=output(more.get("c", C), more.get("c_stride", n), more.get("bias", 0), DTYPES.get(out, out)),
+        m=m,
+        n=n,
+        k=k,
+        format_a=FORMATS.get(a, a),
+        format_b=FORMATS.get(b, b),
+        tile=TILES.get(tile, tile),
+        compute_units=more.get("compute_units", 256),
     )
 
 
 def gemm_fp8(m, n, k, a="e4m3", b="e4m3", out="bf16", block=0, tile="chosen", device=GFX942, **more):
     types = more.get("types", FNUZ if device == GFX942 else OCP)
     return _C.gemm_fp8(
-        (A, more.get("a_stride", k), A_SCALE, more.get("scale_stride", 1), more.get("step", 0), more.get("rows", 1)),
-        (B, k, B_SCALE, 1, 0, more.get("b_rows", 1)),
-        (C, more.get("c_stride", n), more.get("bias", 0), DTYPES[out], more.get("bias_dtype", 0), False),
-        m,
-        n,
-        k,
-        types[a],
-        types[b],
-        block,
-        TILES[tile],
         device,
         STREAM,
+        a=operand(
+            A, more.get("a_stride", k), A_SCALE, more.get("scale_stride", 1), more.get("step", 0), more.get("rows", 1)
+        ),
+        b=operand(B, k, B_SCALE, 1, 0, more.get("b_rows", 1)),
+        c=output(C, more.get("c_stride", n), more.get("bias", 0), DTYPES[out], more.get("bias_dtype", 0)),
+        m=m,
+        n=n,
+        k=k,
+        dtype_a=types[a],
+        dtype_b=types[b],
+        block=block,
+        tile=TILES[tile],
+        compute_units=more.get("compute_units", 256),
     )
 
 
@@ -131,6 +143,31 @@ def test_every_fp8_kernel(fake_hip, device, a, b, out, block, b_rows, kind, tile
 def test_the_tile_for_a_size(fake_hip, m, n, tile):
     assert gemm_mx(m, n, 128) == _C.OK, _C.last_error()
     assert fake_hip.launches[0].kernel.endswith(tile)
+
+
+@pytest.mark.parametrize("units, tile", [(228, "128x128"), (256, "128x128"), (304, "256x256")])
+def test_the_tile_depends_on_the_device(fake_hip, units, tile):
+    """3840 x 5120 are 300 large tiles: one round of 304 compute units, two of fewer, in which small ones waste less."""
+    assert gemm_mx(3840, 5120, 128, compute_units=units) == _C.OK, _C.last_error()
+    assert fake_hip.launches[0].kernel.endswith(tile)
+
+
+def test_the_devices_compute_units_count(fake_hip):
+    """MI300X has 304 of them, MI355X 256."""
+    a, b = (torch.zeros(rows, 128, dtype=torch.uint8) for rows in (3840, 5120))
+    scale = torch.ones(())
+    for arch, dtype, tile in (
+        ("gfx942", torch.float8_e4m3fnuz, "256x256"),
+        ("gfx950", torch.float8_e4m3fn, "128x128"),
+    ):
+        fake_hip.set_arch(0, arch)
+        native.reset()
+        with simulated_arch(arch):
+            native.matmul_fp8(
+                a.view(dtype), scale, b.view(dtype), scale, trans_a=False, trans_b=True, block_size=0,
+                granularity=ScalingGranularity.TENSORWISE, out_dtype=torch.bfloat16,
+            )  # fmt: skip
+        assert fake_hip.launches[-1].kernel.endswith(tile), arch
 
 
 def test_nothing_to_do_is_not_launched(fake_hip):
@@ -304,6 +341,7 @@ def test_why_not(fake_hip):
         (dict(m=4, n=4, k=128, c=0), "c is at (nil)"),
         (dict(m=4, n=4, k=128, out=5), "dtype of c is 5, no float type"),
         (dict(m=4, n=4, k=128, tile=3), "tile is 3"),
+        (dict(m=4, n=4, k=128, compute_units=0), "compute_units is 0"),
         (dict(m=2**20, n=2**20, k=128), "16777216 tiles; at most 4194304"),
     ],
     ids=str,

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "gemm_args.h"
-#include "turbo/error.h"
+#include "turbo/check.h"
 #include "turbo/kernels.h"
 #include "turbo/library.h"
 #include "turbo_gemm.h"
@@ -14,13 +14,16 @@
 namespace turbo_gemm {
 namespace {
 
+using turbo::aligned;
+using turbo::ceil_div;
 using turbo::fail;
+using turbo::is_float;
 using turbo::Kernel;
+using turbo::kFloatTypes;
 
 // --- kernels ---------------------------------------------------------------------------------------------------------
 
-constexpr int kOutputs = 3;  // of turbo_dtype, in its order
-constexpr int kTiles = 2;    // large, small
+constexpr int kTiles = 2;  // large, small
 
 struct TileKernel {
   int m, n;  // of the tile
@@ -28,11 +31,11 @@ struct TileKernel {
 };
 
 struct Variant {
-  turbo_gemm_format a, b;
-  TileKernel kernels[kOutputs][kTiles];
+  turbo_mx_format a, b;
+  TileKernel kernels[kFloatTypes][kTiles];
 };
 
-constexpr turbo_gemm_format e4m3 = TURBO_GEMM_E4M3, e5m2 = TURBO_GEMM_E5M2, e2m1 = TURBO_GEMM_E2M1;
+constexpr turbo_mx_format e4m3 = TURBO_MX_E4M3, e5m2 = TURBO_MX_E5M2, e2m1 = TURBO_MX_E2M1;
 
 #define TILE(object, a, b, c, tile, waves_m, waves_n, fragments) \
   {waves_m * fragments * 16, waves_n * 64,                       \
@@ -48,7 +51,7 @@ const Variant block_row_variants[] = {TURBO_GEMM_FP8_PAIRS(BLOCK_VARIANT, gemm_f
 const Variant block_tile_variants[] = {TURBO_GEMM_FP8_PAIRS(BLOCK_VARIANT, gemm_fp8_block_tile)};
 
 template <int Count>
-const Variant *find(const Variant (&variants)[Count], turbo_gemm_format a, turbo_gemm_format b) {
+const Variant *find(const Variant (&variants)[Count], turbo_mx_format a, turbo_mx_format b) {
   for (const Variant &variant : variants)
     if (variant.a == a && variant.b == b) return &variant;
   return nullptr;
@@ -56,19 +59,16 @@ const Variant *find(const Variant (&variants)[Count], turbo_gemm_format a, turbo
 
 // The tile that takes less time by this reckoning: rounds over the compute units x area, the small tile at 4/5 of the large
 // one's speed (it reads twice the bytes for each product). Not timed on a card.
-constexpr int64_t kComputeUnits = 256;  // MI355X; MI300X has 304
+int64_t tiles_of(const TileKernel &tile, int64_t m, int64_t n) { return ceil_div(m, tile.m) * ceil_div(n, tile.n); }
 
-int64_t tiles_of(const TileKernel &tile, int64_t m, int64_t n) {
-  return (m + tile.m - 1) / tile.m * ((n + tile.n - 1) / tile.n);
+int64_t cost(const TileKernel &tile, int64_t m, int64_t n, int compute_units) {
+  return ceil_div(tiles_of(tile, m, n), compute_units) * tile.m * tile.n;
 }
 
-int64_t cost(const TileKernel &tile, int64_t m, int64_t n) {
-  return (tiles_of(tile, m, n) + kComputeUnits - 1) / kComputeUnits * tile.m * tile.n;
-}
-
-const TileKernel &choose_tile(const TileKernel (&tiles)[kTiles], int64_t m, int64_t n, turbo_gemm_tile wanted) {
+const TileKernel &choose_tile(const TileKernel (&tiles)[kTiles], int64_t m, int64_t n, turbo_gemm_tile wanted,
+                              int compute_units) {
   if (wanted != TURBO_GEMM_TILE_CHOSEN) return tiles[wanted == TURBO_GEMM_TILE_SMALL];
-  return 4 * cost(tiles[0], m, n) <= 5 * cost(tiles[1], m, n) ? tiles[0] : tiles[1];
+  return 4 * cost(tiles[0], m, n, compute_units) <= 5 * cost(tiles[1], m, n, compute_units) ? tiles[0] : tiles[1];
 }
 
 // --- checks ----------------------------------------------------------------------------------------------------------
@@ -77,15 +77,6 @@ const TileKernel &choose_tile(const TileKernel (&tiles)[kTiles], int64_t m, int6
 constexpr int64_t kMaxRowBytes = (int64_t{1} << 23) - 1024;
 constexpr int64_t kMaxRows = (int64_t{1} << 31) - 1024;
 constexpr int64_t kMaxTiles = int64_t{1} << 22;  // a grid has less than 2^32 work-items
-
-#define RETURN_IF_FAILED(status) \
-  if (const turbo_status failed = (status)) return failed
-
-bool aligned(const void *pointer, int64_t bytes) {
-  return reinterpret_cast<uintptr_t>(pointer) % uintptr_t(bytes) == 0;
-}
-
-bool is_float(int type) { return type >= 0 && type < kOutputs; }
 
 turbo_status check_sizes(const char *op, int64_t m, int64_t n, int64_t k, int64_t k_multiple) {
   if (m < 0 || m > kMaxRows) return fail(TURBO_ERROR_ARGUMENT, "%s: m is %lld", op, (long long)m);
@@ -130,12 +121,17 @@ turbo_status check_output(const char *op, const turbo_gemm_output &c, int64_t m,
 
 // --- launch ----------------------------------------------------------------------------------------------------------
 
-turbo_status launch(const char *op, const Variant &variant, const turbo_gemm_operand &a, const turbo_gemm_operand &b,
-                    const turbo_gemm_output &c, int64_t m, int64_t n, int64_t row_bytes, turbo_gemm_tile wanted,
+// Args is turbo_gemm_mx_args or turbo_gemm_fp8_args.
+template <class Args>
+turbo_status launch(const char *op, const Variant &variant, const Args &given, int64_t row_bytes,
                     turbo::Target target) {
-  if (wanted < TURBO_GEMM_TILE_CHOSEN || wanted > TURBO_GEMM_TILE_SMALL)
-    return fail(TURBO_ERROR_ARGUMENT, "%s: tile is %d, no turbo_gemm_tile", op, wanted);
-  const TileKernel &tile = choose_tile(variant.kernels[c.dtype], m, n, wanted);
+  const turbo_gemm_operand &a = given.a, &b = given.b;
+  const turbo_gemm_output &c = given.c;
+  const int64_t m = given.m, n = given.n;
+  if (given.tile < TURBO_GEMM_TILE_CHOSEN || given.tile > TURBO_GEMM_TILE_SMALL)
+    return fail(TURBO_ERROR_ARGUMENT, "%s: tile is %d, no turbo_gemm_tile", op, given.tile);
+  if (given.compute_units < 1) return fail(TURBO_ERROR_ARGUMENT, "%s: compute_units is %d", op, given.compute_units);
+  const TileKernel &tile = choose_tile(variant.kernels[c.dtype], m, n, given.tile, given.compute_units);
   const int64_t tiles = tiles_of(tile, m, n);
   if (tiles > kMaxTiles)
     return fail(TURBO_ERROR_ARGUMENT, "%s: m = %lld and n = %lld are %lld tiles; at most %lld are accepted", op,
@@ -163,31 +159,29 @@ turbo_status launch(const char *op, const Variant &variant, const turbo_gemm_ope
   args.bias_type = c.bias_dtype;
   args.accumulate = c.accumulate != 0;
   args.vector = aligned(c.data, 16) && c.stride % per_access == 0 && n % per_access == 0;
-  args.tiles_m = int((m + tile.m - 1) / tile.m);
-  args.tiles_n = int((n + tile.n - 1) / tile.n);
+  args.tiles_m = int(ceil_div(m, tile.m));
+  args.tiles_n = int(ceil_div(n, tile.n));
   return tile.kernel.launch(target, {unsigned(tiles)}, args);
 }
 
-turbo_status gemm_mx(const turbo_gemm_operand &a, const turbo_gemm_operand &b, const turbo_gemm_output &c, int64_t m,
-                     int64_t n, int64_t k, turbo_gemm_format format_a, turbo_gemm_format format_b, turbo_gemm_tile tile,
-                     turbo::Target target) {
+turbo_status gemm_mx(const turbo_gemm_mx_args &args, turbo::Target target) {
   const char *op = "gemm_mx";
-  const Variant *variant = find(mx_variants, format_a, format_b);
+  const Variant *variant = find(mx_variants, args.format_a, args.format_b);
   if (variant == nullptr)
     return fail(TURBO_ERROR_ARGUMENT, "%s: formats %d and %d; e4m3 and e5m2 go with each other, e2m1 with itself", op,
-                format_a, format_b);
-  RETURN_IF_FAILED(check_sizes(op, m, n, k, 128));
-  if (m == 0 || n == 0) return TURBO_OK;
-  const int64_t row_bytes = format_a == e2m1 ? k / 2 : k;
-  RETURN_IF_FAILED(check_operand(op, "a", a, m, row_bytes, 1));
-  RETURN_IF_FAILED(check_operand(op, "b", b, n, row_bytes, 1));
-  RETURN_IF_FAILED(check_output(op, c, m, n));
-  return launch(op, *variant, a, b, c, m, n, row_bytes, tile, target);
+                args.format_a, args.format_b);
+  TURBO_RETURN_IF_FAILED(check_sizes(op, args.m, args.n, args.k, 128));
+  if (args.m == 0 || args.n == 0) return TURBO_OK;
+  const int64_t row_bytes = args.format_a == e2m1 ? args.k / 2 : args.k;
+  TURBO_RETURN_IF_FAILED(check_operand(op, "a", args.a, args.m, row_bytes, 1));
+  TURBO_RETURN_IF_FAILED(check_operand(op, "b", args.b, args.n, row_bytes, 1));
+  TURBO_RETURN_IF_FAILED(check_output(op, args.c, args.m, args.n));
+  return launch(op, *variant, args, row_bytes, target);
 }
 
-turbo_status format_of(const char *op, const char *name, turbo_dtype dtype, int device, turbo_gemm_format &format) {
+turbo_status format_of(const char *op, const char *name, turbo_dtype dtype, int device, turbo_mx_format &format) {
   char arch[64];
-  RETURN_IF_FAILED(turbo::device_arch(device, arch, sizeof arch));
+  TURBO_RETURN_IF_FAILED(turbo::device_arch(device, arch, sizeof arch));
   const bool fnuz = std::strcmp(arch, "gfx942") == 0;
   format = dtype == (fnuz ? TURBO_FLOAT8_E4M3_FNUZ : TURBO_FLOAT8_E4M3) ? e4m3 : e5m2;
   if (format == e5m2 && dtype != (fnuz ? TURBO_FLOAT8_E5M2_FNUZ : TURBO_FLOAT8_E5M2))
@@ -206,25 +200,24 @@ turbo_status check_block(const char *op, const char *name, const turbo_gemm_oper
   return TURBO_OK;
 }
 
-turbo_status gemm_fp8(const turbo_gemm_operand &a, const turbo_gemm_operand &b, const turbo_gemm_output &c, int64_t m,
-                      int64_t n, int64_t k, turbo_dtype dtype_a, turbo_dtype dtype_b, int block, turbo_gemm_tile tile,
-                      turbo::Target target) {
+turbo_status gemm_fp8(const turbo_gemm_fp8_args &args, turbo::Target target) {
   const char *op = "gemm_fp8";
-  if (block != 0 && block != 128)
-    return fail(TURBO_ERROR_ARGUMENT, "%s: block is %d; 0 and 128 are accepted", op, block);
-  RETURN_IF_FAILED(check_sizes(op, m, n, k, 16));
-  if (m == 0 || n == 0) return TURBO_OK;
-  RETURN_IF_FAILED(check_operand(op, "a", a, m, k, 4));
-  RETURN_IF_FAILED(check_operand(op, "b", b, n, k, 4));
-  RETURN_IF_FAILED(check_block(op, "a", a, block));
-  RETURN_IF_FAILED(check_block(op, "b", b, block));
-  RETURN_IF_FAILED(check_output(op, c, m, n));
-  turbo_gemm_format format_a, format_b;
-  RETURN_IF_FAILED(format_of(op, "a", dtype_a, target.device, format_a));
-  RETURN_IF_FAILED(format_of(op, "b", dtype_b, target.device, format_b));
-  const auto &variants = block == 0 ? row_variants : b.scale_rows == 1 ? block_row_variants : block_tile_variants;
-  const Variant *variant = find(variants, format_a, format_b);
-  return launch(op, *variant, a, b, c, m, n, k, tile, target);
+  if (args.block != 0 && args.block != 128)
+    return fail(TURBO_ERROR_ARGUMENT, "%s: block is %d; 0 and 128 are accepted", op, args.block);
+  TURBO_RETURN_IF_FAILED(check_sizes(op, args.m, args.n, args.k, 16));
+  if (args.m == 0 || args.n == 0) return TURBO_OK;
+  TURBO_RETURN_IF_FAILED(check_operand(op, "a", args.a, args.m, args.k, 4));
+  TURBO_RETURN_IF_FAILED(check_operand(op, "b", args.b, args.n, args.k, 4));
+  TURBO_RETURN_IF_FAILED(check_block(op, "a", args.a, args.block));
+  TURBO_RETURN_IF_FAILED(check_block(op, "b", args.b, args.block));
+  TURBO_RETURN_IF_FAILED(check_output(op, args.c, args.m, args.n));
+  turbo_mx_format format_a, format_b;
+  TURBO_RETURN_IF_FAILED(format_of(op, "a", args.dtype_a, target.device, format_a));
+  TURBO_RETURN_IF_FAILED(format_of(op, "b", args.dtype_b, target.device, format_b));
+  const auto &variants = args.block == 0          ? row_variants
+                         : args.b.scale_rows == 1 ? block_row_variants
+                                                  : block_tile_variants;
+  return launch(op, *find(variants, format_a, format_b), args, args.k, target);
 }
 
 }  // namespace
@@ -234,14 +227,10 @@ turbo_status gemm_fp8(const turbo_gemm_operand &a, const turbo_gemm_operand &b, 
 
 TURBO_DEFINE_LIBRARY_FUNCTIONS(turbo_gemm, TURBO_GEMM_ABI_VERSION, "gemm_fp8_row")
 
-turbo_status turbo_gemm_mx(const turbo_gemm_operand *a, const turbo_gemm_operand *b, const turbo_gemm_output *c,
-                           int64_t m, int64_t n, int64_t k, turbo_gemm_format format_a, turbo_gemm_format format_b,
-                           turbo_gemm_tile tile, int device, void *stream) {
-  return turbo_gemm::gemm_mx(*a, *b, *c, m, n, k, format_a, format_b, tile, {device, stream});
+turbo_status turbo_gemm_mx(const turbo_gemm_mx_args *args, int device, void *stream) {
+  return turbo_gemm::gemm_mx(*args, {device, stream});
 }
 
-turbo_status turbo_gemm_fp8(const turbo_gemm_operand *a, const turbo_gemm_operand *b, const turbo_gemm_output *c,
-                            int64_t m, int64_t n, int64_t k, turbo_dtype dtype_a, turbo_dtype dtype_b, int block,
-                            turbo_gemm_tile tile, int device, void *stream) {
-  return turbo_gemm::gemm_fp8(*a, *b, *c, m, n, k, dtype_a, dtype_b, block, tile, {device, stream});
+turbo_status turbo_gemm_fp8(const turbo_gemm_fp8_args *args, int device, void *stream) {
+  return turbo_gemm::gemm_fp8(*args, {device, stream});
 }

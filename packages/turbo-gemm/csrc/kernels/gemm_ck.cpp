@@ -5,13 +5,14 @@
 #include <cstdint>
 
 #include "ck_args.h"
-#include "turbo/error.h"
+#include "turbo/check.h"
 #include "turbo/kernels.h"
 #include "turbo_gemm.h"
 
 namespace turbo_gemm {
 namespace {
 
+using turbo::aligned;
 using turbo::fail;
 using turbo::Kernel;
 
@@ -22,7 +23,7 @@ constexpr int64_t kMaxBytes = (int64_t{1} << 31) - 1;  // of an operand and of C
 constexpr int64_t kColumns = 8;                        // of C, that a store holds
 
 turbo_status check_operand(const char *name, const turbo_gemm_ck_operand &x, int64_t rows, int64_t k) {
-  if (x.data == nullptr || reinterpret_cast<uintptr_t>(x.data) % 16 != 0 || x.scale == nullptr)
+  if (x.data == nullptr || !aligned(x.data, 16) || x.scale == nullptr)
     return fail(TURBO_ERROR_ARGUMENT, "gemm_ck: %s is at %p, its scales at %p; 16-byte aligned rows are needed", name,
                 x.data, static_cast<const void *>(x.scale));
   if (x.stride % 16 != 0 || x.stride < k || x.stride > kMaxBytes / std::max<int64_t>(rows, 1))
@@ -31,31 +32,30 @@ turbo_status check_operand(const char *name, const turbo_gemm_ck_operand &x, int
   return TURBO_OK;
 }
 
-turbo_status gemm_ck(const turbo_gemm_ck_operand &a, const turbo_gemm_ck_operand &b, void *c, int64_t m, int64_t n,
-                     int64_t k, int block, turbo::Target target) {
+turbo_status gemm_ck(const turbo_gemm_ck_args &given, turbo::Target target) {
+  const auto &[a, b, c, m, n, k, block] = given;
   if (block != 0 && block != 128)
     return fail(TURBO_ERROR_ARGUMENT, "gemm_ck: block is %d; 0 and 128 are accepted", block);
   if (m < 0 || n < 0 || n % kColumns != 0 || k < 1 || k % 16 != 0)
     return fail(TURBO_ERROR_ARGUMENT, "gemm_ck: m = %lld, n = %lld, k = %lld; n a multiple of 8, k of 16", (long long)m,
                 (long long)n, (long long)k);
   if (m == 0 || n == 0) return TURBO_OK;
-  if (const turbo_status failed = check_operand("a", a, m, k)) return failed;
-  if (const turbo_status failed = check_operand("b", b, n, k)) return failed;
-  if (c == nullptr || reinterpret_cast<uintptr_t>(c) % 16 != 0 || n > kMaxBytes / 2 / m)
+  TURBO_RETURN_IF_FAILED(check_operand("a", a, m, k));
+  TURBO_RETURN_IF_FAILED(check_operand("b", b, n, k));
+  if (c == nullptr || !aligned(c, 16) || n > kMaxBytes / 2 / m)
     return fail(TURBO_ERROR_ARGUMENT, "gemm_ck: c is at %p, %lld x %lld; 16-byte aligned, at most 2**31 bytes", c,
                 (long long)m, (long long)n);
   const CkGemmArgs args{a.data, b.data, a.scale,       b.scale,       c,     int(m),
                         int(n), int(k), int(a.stride), int(b.stride), int(n)};
-  const int64_t tiles = (m + kCkTile - 1) / kCkTile * ((n + kCkTile - 1) / kCkTile);
+  const int64_t tiles = turbo::ceil_div(m, kCkTile) * turbo::ceil_div(n, kCkTile);
   return (block == 0 ? row : block_kernel).launch(target, {unsigned(tiles)}, args);
 }
 
 }  // namespace
 }  // namespace turbo_gemm
 
-turbo_status turbo_gemm_ck(const turbo_gemm_ck_operand *a, const turbo_gemm_ck_operand *b, void *c, int64_t m,
-                           int64_t n, int64_t k, int block, int device, void *stream) {
-  return turbo_gemm::gemm_ck(*a, *b, c, m, n, k, block, {device, stream});
+turbo_status turbo_gemm_ck(const turbo_gemm_ck_args *args, int device, void *stream) {
+  return turbo_gemm::gemm_ck(*args, {device, stream});
 }
 
 turbo_status turbo_gemm_ck_check(int device) { return turbo::check_device(device, turbo_gemm::row.object()); }

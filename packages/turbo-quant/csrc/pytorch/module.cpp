@@ -30,9 +30,6 @@ PYBIND11_MODULE(_C, m) {
   m.attr("ROWWISE") = int(TURBO_ROWWISE);
   m.attr("BLOCKWISE") = int(TURBO_BLOCKWISE);
   m.attr("BLOCK") = TURBO_QUANT_BLOCK;
-  m.attr("MX_FORMATS") =
-      pybind11::dict(pybind11::arg("e4m3") = int(TURBO_MX_E4M3), pybind11::arg("e5m2") = int(TURBO_MX_E5M2),
-                     pybind11::arg("e2m1") = int(TURBO_MX_E2M1));
   m.attr("MX_TILE") = int(TURBO_MX_TILE);
   m.attr("MX_RHT") = int(TURBO_MX_RHT);
   m.attr("MX_STOCHASTIC") = int(TURBO_MX_STOCHASTIC);

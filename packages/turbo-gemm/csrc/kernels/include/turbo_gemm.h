@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define TURBO_GEMM_ABI_VERSION 1
+#define TURBO_GEMM_ABI_VERSION 2
 TURBO_LIBRARY_FUNCTIONS(turbo_gemm)
 
 /* One operand, rows along M (of A) or N (of B), K adjacent within a row. */
@@ -46,25 +46,34 @@ typedef struct {
   int accumulate;
 } turbo_gemm_output;
 
-/* Formats of MX payloads: OCP's, 8 bits an element, or two e2m1 in a byte, the first in the low nibble. */
-typedef enum { TURBO_GEMM_E4M3 = 0, TURBO_GEMM_E5M2 = 1, TURBO_GEMM_E2M1 = 2 } turbo_gemm_format;
-
 /* Rows and columns of C that a work-group computes: large is 256 x 256 (256 x 128 with blocks), small 128 x 128. */
 typedef enum { TURBO_GEMM_TILE_CHOSEN = 0, TURBO_GEMM_TILE_LARGE = 1, TURBO_GEMM_TILE_SMALL = 2 } turbo_gemm_tile;
 
-/* C = A B^T of MX operands, on gfx950. k is a multiple of 128; scales [m, k/32] and [n, k/32], of which 255 is NaN. 8-bit
- * formats in any pair, e2m1 with itself. */
-TURBO_API turbo_status turbo_gemm_mx(const turbo_gemm_operand *a, const turbo_gemm_operand *b,
-                                     const turbo_gemm_output *c, int64_t m, int64_t n, int64_t k,
-                                     turbo_gemm_format format_a, turbo_gemm_format format_b, turbo_gemm_tile tile,
-                                     int device, void *stream);
+/* C = A B^T of MX operands, on gfx950. 8-bit formats in any pair, e2m1 with itself. */
+typedef struct {
+  turbo_gemm_operand a, b; /* scales [m, k/32] and [n, k/32], of which 255 is NaN */
+  turbo_gemm_output c;
+  int64_t m, n, k; /* k a multiple of 128 */
+  turbo_mx_format format_a, format_b;
+  turbo_gemm_tile tile;
+  int compute_units; /* of the device: a chosen tile depends on it */
+} turbo_gemm_mx_args;
 
-/* C = A B^T of FP8 operands in the device's encoding: FNUZ on gfx942, OCP on gfx950. k is a multiple of 16.
- *   block = 0    scales of the tensor or of rows, applied to the finished sums
- *   block = 128  scales of each 128 k, applied in float32 to the sum over these */
-TURBO_API turbo_status turbo_gemm_fp8(const turbo_gemm_operand *a, const turbo_gemm_operand *b,
-                                      const turbo_gemm_output *c, int64_t m, int64_t n, int64_t k, turbo_dtype dtype_a,
-                                      turbo_dtype dtype_b, int block, turbo_gemm_tile tile, int device, void *stream);
+TURBO_API turbo_status turbo_gemm_mx(const turbo_gemm_mx_args *args, int device, void *stream);
+
+/* C = A B^T of FP8 operands in the device's encoding: FNUZ on gfx942, OCP on gfx950. */
+typedef struct {
+  turbo_gemm_operand a, b;
+  turbo_gemm_output c;
+  int64_t m, n, k; /* k a multiple of 16 */
+  turbo_dtype dtype_a, dtype_b;
+  int block; /* 0: scales of the tensor or of rows, applied to the finished sums; 128: of each 128 k, applied in float32
+                to the sum over these */
+  turbo_gemm_tile tile;
+  int compute_units; /* of the device: a chosen tile depends on it */
+} turbo_gemm_fp8_args;
+
+TURBO_API turbo_status turbo_gemm_fp8(const turbo_gemm_fp8_args *args, int device, void *stream);
 
 /* The same by composable kernel, where the library was built with TURBO_BUILD_CK=1: e4m3 in the device's encoding to a
  * contiguous bf16 C, n a multiple of 8.
@@ -76,8 +85,14 @@ typedef struct {
   const float *scale; /* contiguous */
 } turbo_gemm_ck_operand;
 
-TURBO_API turbo_status turbo_gemm_ck(const turbo_gemm_ck_operand *a, const turbo_gemm_ck_operand *b, void *c, int64_t m,
-                                     int64_t n, int64_t k, int block, int device, void *stream);
+typedef struct {
+  turbo_gemm_ck_operand a, b;
+  void *c;
+  int64_t m, n, k;
+  int block;
+} turbo_gemm_ck_args;
+
+TURBO_API turbo_status turbo_gemm_ck(const turbo_gemm_ck_args *args, int device, void *stream);
 
 /* TURBO_OK when turbo_gemm_ck can run on the device. */
 TURBO_API turbo_status turbo_gemm_ck_check(int device);

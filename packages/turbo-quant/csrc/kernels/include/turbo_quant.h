@@ -76,10 +76,7 @@ TURBO_API turbo_status turbo_quantize_float(const turbo_quantize_float_args *arg
 TURBO_API int64_t turbo_quantize_float_scratch(turbo_granularity granularity, int64_t batches, int64_t columns,
                                                int column);
 
-/* MX: a power of two, in a byte, for 32 elements along the last dimension of the copy. */
-typedef enum { TURBO_MX_E4M3 = 0, TURBO_MX_E5M2 = 1, TURBO_MX_E2M1 = 2 } turbo_mx_format;
-
-/* How a copy is made, or-ed. */
+/* MX: a power of two, in a byte, for 32 elements along the last dimension of the copy. How a copy is made, or-ed: */
 enum {
   TURBO_MX_TILE = 1,          /* one byte for each 32 x 32 tile, repeated for its rows */
   TURBO_MX_RHT = 2,           /* 16-point Hadamard rotation with the signs of sign_mask; not with TILE */

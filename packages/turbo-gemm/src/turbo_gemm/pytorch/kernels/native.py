@@ -24,6 +24,7 @@ from turbo_gemm.pytorch.kernels.native_operands import (
     check_scale,
     float_operand,
     library,
+    operand,
     payload_of,
     row_bytes,
     stride_of,
@@ -39,7 +40,6 @@ MX_ARCH = "gfx950"  # the one with scaled matrix instructions
 reset = library.reset
 why_not_device = library.why_not
 
-_MX_FORMATS = {"e4m3": 0, "e5m2": 1, "e2m1": 2}  # turbo_gemm_format of turbo_gemm.h
 _TILES = {"chosen": 0, "large": 1, "small": 2}  # turbo_gemm_tile
 _FNUZ = (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 _OCP = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -133,18 +133,19 @@ def matmul_fp8(
     a_data, b_data = payload_of(a_MK), payload_of(b_NK)
     index, stream = library.where(a)
     status = library.extension.gemm_fp8(
-        float_operand(a_data, a_scale, BLOCK if a_tiles else 1, granularity),
-        float_operand(b_data, b_scale, BLOCK if b_tiles else 1, granularity),
-        target.arguments(),
-        m,
-        n,
-        a_data.shape[1],
-        fp8_code("a.dtype", a.dtype),
-        fp8_code("b.dtype", b.dtype),
-        BLOCK if blockwise else 0,
-        _tile(tile),
         index,
         stream,
+        a=float_operand(a_data, a_scale, BLOCK if a_tiles else 1, granularity),
+        b=float_operand(b_data, b_scale, BLOCK if b_tiles else 1, granularity),
+        c=target.fields(),
+        m=m,
+        n=n,
+        k=a_data.shape[1],
+        dtype_a=fp8_code("a.dtype", a.dtype),
+        dtype_b=fp8_code("b.dtype", b.dtype),
+        block=BLOCK if blockwise else 0,
+        tile=_tile(tile),
+        compute_units=device_facts(a.device).compute_units,
     )
     library.check(status)
     return target.result()
@@ -170,9 +171,10 @@ def matmul_mx(
     in the low nibble. Kp is a multiple of 128. Scales E8M0 [M,Kp/32], [N,Kp/32]; byte 255 makes its block NaN.
     ``tile`` as for `matmul_fp8`.
     """
+    formats = library.extension.MX_FORMATS
     for name, value in (("format_a", format_a), ("format_b", format_b)):
-        if value not in _MX_FORMATS:
-            raise UnsupportedError(f"{name}={value!r}: accepted are {', '.join(_MX_FORMATS)}")
+        if value not in formats:
+            raise UnsupportedError(f"{name}={value!r}: accepted are {', '.join(formats)}")
     m, n = a.shape[0], b.shape[0]
     k = a.shape[1] * (2 if format_a == "e2m1" else 1)
     if b.shape[1] * (2 if format_b == "e2m1" else 1) != k:
@@ -184,17 +186,18 @@ def matmul_mx(
     a_data, b_data, a_bytes, b_bytes = payload_of(a), payload_of(b), _mx_scale(a_scale), _mx_scale(b_scale)
     index, stream = library.where(a)
     status = library.extension.gemm_mx(
-        (a_data.data_ptr(), row_bytes(a_data), a_bytes.data_ptr(), row_bytes(a_bytes), 0, 1),
-        (b_data.data_ptr(), row_bytes(b_data), b_bytes.data_ptr(), row_bytes(b_bytes), 0, 1),
-        target.arguments(),
-        m,
-        n,
-        k,
-        _MX_FORMATS[format_a],
-        _MX_FORMATS[format_b],
-        _tile(tile),
         index,
         stream,
+        a=operand(a_data, a_bytes, row_bytes(a_bytes)),
+        b=operand(b_data, b_bytes, row_bytes(b_bytes)),
+        c=target.fields(),
+        m=m,
+        n=n,
+        k=k,
+        format_a=formats[format_a],
+        format_b=formats[format_b],
+        tile=_tile(tile),
+        compute_units=device_facts(a.device).compute_units,
     )
     library.check(status)
     return target.result()

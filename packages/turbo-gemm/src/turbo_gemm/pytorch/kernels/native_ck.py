@@ -109,15 +109,15 @@ def matmul_ck(
     a_data, b_data = payload_of(a_MK), payload_of(b_NK)
     index, stream = library.where(a)
     status = library.extension.gemm_ck(
-        (a_data.data_ptr(), row_bytes(a_data), a_scale.data_ptr()),
-        (b_data.data_ptr(), row_bytes(b_data), b_scale.data_ptr()),
-        c.data_ptr(),
-        m,
-        n,
-        a_data.shape[1],
-        BLOCK if blockwise else 0,
         index,
         stream,
+        a={"data": a_data.data_ptr(), "stride": row_bytes(a_data), "scale": a_scale.data_ptr()},
+        b={"data": b_data.data_ptr(), "stride": row_bytes(b_data), "scale": b_scale.data_ptr()},
+        c=c.data_ptr(),
+        m=m,
+        n=n,
+        k=a_data.shape[1],
+        block=BLOCK if blockwise else 0,
     )
     library.check(status)
     return c

@@ -17,6 +17,7 @@ __all__ = [
     "check_scale",
     "float_operand",
     "library",
+    "operand",
     "payload_of",
     "row_bytes",
     "stride_of",
@@ -29,7 +30,7 @@ library = NativeLibrary("turbo_gemm")
 
 # --- operands ---------------------------------------------------------------------------------------------------------
 
-Operand = tuple[int, int, int, int, int, int]  # the members of turbo_gemm_operand
+Operand = dict[str, int]  # the fields of turbo_gemm_operand
 
 
 def stride_of(tensor: torch.Tensor, dim: int) -> int:
@@ -55,6 +56,18 @@ def row_bytes(payload: torch.Tensor) -> int:
     return payload.shape[1] if payload.shape[0] <= 1 else payload.stride(0)
 
 
+def operand(payload: torch.Tensor, scale: torch.Tensor, stride: int, step: int = 0, rows: int = 1) -> Operand:
+    """A payload as `payload_of` gives it; ``stride`` and ``step`` of its scales, of which ``rows`` share one."""
+    return {
+        "data": payload.data_ptr(),
+        "stride": row_bytes(payload),
+        "scale": scale.data_ptr(),
+        "scale_stride": stride,
+        "scale_step": step,
+        "scale_rows": rows,
+    }
+
+
 def float_operand(payload: torch.Tensor, scale: torch.Tensor, rows: int, kind: ScalingGranularity) -> Operand:
     """``scale`` has rows along those of the payload: 0-dim, [rows, 1], or [rows or tiles, K blocks]."""
     step, sharing, stride = 0, 1, 0
@@ -62,7 +75,7 @@ def float_operand(payload: torch.Tensor, scale: torch.Tensor, rows: int, kind: S
         stride = stride_of(scale, 0)
     if kind is ScalingGranularity.BLOCKWISE:
         step, sharing = stride_of(scale, 1), rows
-    return payload.data_ptr(), row_bytes(payload), scale.data_ptr(), stride, step, sharing
+    return operand(payload, scale, stride, step, sharing)
 
 
 def check_scale(
@@ -118,12 +131,16 @@ class Output:
         else:
             self.c = out.contiguous() if accumulate else torch.empty_like(out, memory_format=torch.contiguous_format)
 
-    def arguments(self) -> tuple[int, int, int, int, int, bool]:
-        """The members of turbo_gemm_output."""
-        bias_code = 0 if self.bias is None else float_code("bias.dtype", self.bias.dtype)
-        stride = self.c.shape[1] if self.c.shape[0] <= 1 else self.c.stride(0)
-        code = float_code("out_dtype", self.c.dtype)
-        return self.c.data_ptr(), stride, address(self.bias), code, bias_code, self.accumulate
+    def fields(self) -> dict[str, int]:
+        """Those of turbo_gemm_output."""
+        return {
+            "data": self.c.data_ptr(),
+            "stride": self.c.shape[1] if self.c.shape[0] <= 1 else self.c.stride(0),
+            "bias": address(self.bias),
+            "dtype": float_code("out_dtype", self.c.dtype),
+            "bias_dtype": 0 if self.bias is None else float_code("bias.dtype", self.bias.dtype),
+            "accumulate": self.accumulate,
+        }
 
     def result(self) -> torch.Tensor:
         if self.out is None or self.out is self.c:

@@ -187,9 +187,13 @@ class AutoKernelDispatcher(ABC):
 
         One that the user named and that no op has yet comes first, with what is missing.
         """
+        answers: dict[BackendType, str | None] = {}
         choice = GlobalBackendManager.choice(cls.family, cls.precision(call))
-        named = {} if choice is None or choice.backend not in NOT_BUILT else {choice.backend: NOT_BUILT[choice.backend]}
-        return {**named, **{backend: impl.why_not(call) for backend, impl in cls.backends.items()}}
+        if choice is not None and choice.backend in NOT_BUILT:
+            answers[choice.backend] = NOT_BUILT[choice.backend]
+        for backend, impl in cls.backends.items():
+            answers[backend] = impl.why_not(call)
+        return answers
 
     @classmethod
     def _named(cls, backend: BackendType, precision: PrecisionType, call: Any) -> Decision:

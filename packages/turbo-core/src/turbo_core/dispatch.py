@@ -189,8 +189,9 @@ class AutoKernelDispatcher(ABC):
         """
         answers: dict[BackendType, str | None] = {}
         choice = GlobalBackendManager.choice(cls.family, cls.precision(call))
-        if choice is not None and choice.backend in NOT_BUILT:
-            answers[choice.backend] = NOT_BUILT[choice.backend]
+        chosen = None if choice is None else choice.backend
+        if chosen is not None and chosen in NOT_BUILT:
+            answers[chosen] = NOT_BUILT[chosen]
         for backend, impl in cls.backends.items():
             answers[backend] = impl.why_not(call)
         return answers

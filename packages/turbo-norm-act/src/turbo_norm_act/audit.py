@@ -110,7 +110,8 @@ def _activations(arch: str, width: int, dtype: torch.dtype, full: bool) -> Itera
     for name, (gate, up, factor, rows) in forms.items():
         limits = [7.0] if name == "clamped" else [math.inf, 7.0] if full or name == "silu" else [math.inf]
         for limit in limits:
-            case = f"{name}{' limited' * (limit != math.inf)} H={width} {_short(dtype)}"
+            limited = " limited" if name != "clamped" and limit != math.inf else ""
+            case = f"{name}{limited} H={width} {_short(dtype)}"
             formula = Formula(name, limit, 1.702)
             yield case, activation.plan_forward(gate, up, factor, rows, formula, x, facts=facts)
             yield case, activation.plan_backward(x, gate, up, factor, rows, formula, gate, up, factor, facts=facts)

@@ -27,17 +27,17 @@ _NVIDIA = DeviceFacts("sm_90", "nvidia", "NVIDIA H200", 132, 1, 32, 227 * 1024, 
 PLACES = {"gfx942": arch_facts("gfx942"), "gfx950": arch_facts("gfx950"), "NVIDIA": _NVIDIA, "CPU": None}
 
 
-def _as_if_installed(library: NativeLibrary, where: torch.device) -> str | None:
-    """What a native library would say of a device where its kernels and a HIP run time are."""
-    arch = device.device_facts(where).arch
-    return None if arch in ARCHS else f"the HIP kernels are for {' and '.join(ARCHS)}; {where} is {arch}"
+def _as_if_installed(library: NativeLibrary, where: torch.device, arch: str) -> tuple[str | None, bool]:
+    """What a native library would find of a device where its kernels and a HIP run time are; not to be remembered."""
+    return None if arch in ARCHS else f"the HIP kernels are for {' and '.join(ARCHS)}; {where} is {arch}", False
 
 
 @contextmanager
 def standing_on(facts: DeviceFacts | None) -> Iterator[torch.device]:
     """A device on which tensors of no memory can be made: a GPU with these facts, or the CPU."""
     where = torch.device("cpu" if facts is None else "cuda:0")
-    installed = mock.patch.object(NativeLibrary, "why_not", _as_if_installed)
+    # not `why_not` itself, which modules of wheels may have bound already, or would bind for good in here
+    installed = mock.patch.object(NativeLibrary, "_find_reason", _as_if_installed)
     with FakeTensorMode(), mock.patch.dict(os.environ, {"TRITON_INTERPRET": "0"}), installed:
         if facts is None:
             yield where

@@ -265,10 +265,10 @@ def main(arguments: list[str] | None = None) -> int:
         if name not in OPS:
             raise SystemExit(f"--ops {name}: there are {', '.join(OPS)}")
         shapes = cases.BENCHMARK_NORMS if OPS[name].weights else cases.BENCHMARK_ACTIVATIONS
-        if options.smoke:
-            shapes = [(8, 128)]
         if options.shape:
             shapes = [tuple(int(size) for size in text.split(",")) for text in options.shape]
+        if options.smoke:
+            shapes = [(8, 128)]
         for rows, width in shapes:
             lines += rows_of(name, rows, width, options.dtype, machine, options)
             if options.output is not None:

@@ -9,6 +9,7 @@
 #include "turbo/mfma.h"
 #include "turbo/vec.h"
 #include "turbo/wave.h"
+#include "turbo/xcd.h"
 
 using namespace turbo;
 
@@ -193,3 +194,9 @@ SCALED_PRODUCT(mfma_scale_f32_16x16x128, bf8, fp4, f32x4)
 SCALED_PRODUCT(mfma_scale_f32_32x32x64, fp8, fp8, f32x16)
 SCALED_PRODUCT(mfma_scale_f32_32x32x64, fp4, fp4, f32x16)
 #endif
+
+// --- xcd.h -----------------------------------------------------------------------------------------------------------
+
+TURBO_KERNEL(64, 1) void xcd_order_of_blocks(global<unsigned> *to, unsigned total) {
+  to[block_index()] = xcd_order(total);
+}

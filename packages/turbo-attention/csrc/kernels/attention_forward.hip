@@ -17,6 +17,7 @@
 // rounded, its operand of the second product. NOTES-attention.md has the arithmetic.
 #include "attention_tiles.h"
 #include "turbo/wave.h"
+#include "turbo/xcd.h"
 
 namespace turbo_attention {
 
@@ -311,13 +312,11 @@ struct Place {
   int batch, head, first;  // first query
 };
 
-// Work-groups go to the XCDs (dies with an L2 each) in turn; here each XCD gets a run of adjacent heads, so that key
-// heads are read into few L2s. Causal: the last queries of a head, which see most, come first.
+// Each XCD gets a run of adjacent heads, so that key heads are read into few L2s. Causal: the last queries of a head, which
+// see most, come first.
 template <bool Causal>
 TURBO_DEVICE Place place(const ForwardArgs &args) {
-  constexpr unsigned xcds = 8;
-  const unsigned id = block_index(), each = unsigned(args.work) / xcds, more = unsigned(args.work) % xcds;
-  const unsigned xcd = id % xcds, at = xcd * each + (xcd < more ? xcd : more) + id / xcds;
+  const unsigned at = xcd_order(unsigned(args.work));
   const unsigned row = at / unsigned(args.tiles), tile = at % unsigned(args.tiles);
   const unsigned heads = unsigned(args.heads);
   return {int(row / heads), int(row % heads), int(Causal ? unsigned(args.tiles) - 1 - tile : tile) * kTileRows};

@@ -21,6 +21,7 @@
 #include "turbo/lds.h"
 #include "turbo/lds_dma.h"
 #include "turbo/mfma.h"
+#include "turbo/xcd.h"
 
 namespace turbo_gemm {
 
@@ -181,13 +182,11 @@ struct TilePosition {
   int m, n;  // first row and column
 };
 
-// Tile of this work-group. Work-groups go to the XCDs (dies with an L2 each) in turn; here each XCD gets a run of adjacent
-// tiles instead, in bands of 8 tiles of m that go through all of n, so that what one reads the next finds in its L2.
+// Tile of this work-group. Each XCD gets a run of adjacent tiles, in bands of 8 tiles of m that go through all of n, so that
+// what one reads the next finds in its L2.
 TURBO_DEVICE TilePosition tile_position(int tiles_m, int tiles_n, int tile_m, int tile_n) {
-  constexpr unsigned xcds = 8, band = 8;
-  const unsigned total = unsigned(tiles_m) * unsigned(tiles_n), id = block_index();
-  const unsigned xcd = id % xcds, each = total / xcds, more = total % xcds;
-  const unsigned at = xcd * each + (xcd < more ? xcd : more) + id / xcds;
+  constexpr unsigned band = 8;
+  const unsigned at = xcd_order(unsigned(tiles_m) * unsigned(tiles_n));
   const unsigned per_band = band * unsigned(tiles_n), first = at / per_band * band, within = at % per_band;
   const unsigned height = unsigned(tiles_m) - first < band ? unsigned(tiles_m) - first : band;
   return {int(first + within % height) * tile_m, int(within / height) * tile_n};

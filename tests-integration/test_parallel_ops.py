@@ -61,6 +61,8 @@ def norm_and_activation_cases():
     with_probs = [(5, 8), (5,)]
     yield Case("swiglu_with_probs", lambda x, p: ops.swiglu_with_probs(x, p), with_probs, [S0, S0], S0)
     yield Case("geglu_with_probs", lambda x, p: ops.geglu_with_probs(x, p), [(4, 3, 8), (12,)], [S0, S0], S0)
+    leading = [(4, 3, 8), (4, 3, 1)]
+    yield Case("swiglu_with_probs, leading", lambda x, p: ops.swiglu_with_probs(x, p, None, 0.5), leading, [S0, S0], S0)
     columns = [(5, 8), (5,)], [S1, R], S1
     yield Case("geglu_with_probs, columns", lambda x, p: ops.geglu_with_probs(x, p, interleaved=True), *columns)
 

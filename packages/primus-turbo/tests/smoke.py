@@ -26,6 +26,16 @@ def with_torch() -> None:
     layer = turbo.modules.Linear(7, 3)
     layer(a).sum().backward()
     torch.testing.assert_close(layer.bias.grad, torch.full((3,), 5.0))
+    q = torch.randn(1, 5, 2, 16, requires_grad=True)
+    exact = torch.nn.functional.scaled_dot_product_attention(*[q.double().transpose(1, 2)] * 3).transpose(1, 2)
+    out = turbo.ops.flash_attn_func(q, q, q)
+    torch.testing.assert_close(out.double(), exact, rtol=1e-4, atol=1e-4)
+    out.sum().backward()
+    norm = torch.nn.functional.rms_norm(a, (7,), eps=1e-6)
+    torch.testing.assert_close(turbo.ops.rmsnorm(a, torch.ones(7), eps=1e-6), norm, rtol=1e-4, atol=1e-4)
+    tensorwise = turbo.core.low_precision.ScalingGranularity.TENSORWISE
+    payload, scale_inv = turbo.ops.quantize_fp8(a, turbo.float8_e4m3, tensorwise)
+    torch.testing.assert_close(payload.float() * scale_inv, a, rtol=0.07, atol=0.01)
     assert turbo.core.backend.BackendType.TORCH.name == "TORCH"
 
 

@@ -206,7 +206,7 @@ def make_meta_package(folder, init, *others):
     (package / "py.typed").touch()
     (package / "__init__.py").write_text(init)
     for name in others:
-        (package / name).mkdir()
+        (package / name).touch()
     return package
 
 
@@ -218,7 +218,7 @@ OURS = "from turbo_core.lazy import attach\n"
     [
         (OURS, (), None),
         ("raise RuntimeError('imported')\n", (), "is another library; AMD's Primus-Turbo has the same import name"),
-        (OURS, ("triton", "flydsl"), "holds files of another library (flydsl, triton)"),
+        (OURS, ("pytorch/_C.cpython-312.so",), "holds files of another library (_C.cpython-312.so)"),
     ],
 )
 def test_a_library_of_the_same_name_is_told_without_importing_it(monkeypatch, tmp_path, init, others, says):
@@ -232,6 +232,11 @@ def test_a_library_of_the_same_name_is_told_without_importing_it(monkeypatch, tm
     else:
         assert f"{package} {says}" in found and "pip uninstall primus_turbo" in found and "turbo_gemm" in found
     assert "primus_turbo" not in sys.modules
+
+
+def test_of_our_own_meta_package_there_is_nothing_to_say():
+    pytest.importorskip("primus_turbo")
+    assert foreign_namesake() is None
 
 
 def test_without_the_meta_package_there_is_nothing_to_say(monkeypatch, tmp_path):

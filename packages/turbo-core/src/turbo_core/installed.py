@@ -19,7 +19,6 @@ __all__ = ["Checkout", "checkouts", "entry_points", "foreign_namesake", "unnamed
 
 _PREFIXES = ("turbo-", "primus-turbo")
 _META_PACKAGE = "primus_turbo"
-_META_PACKAGE_HOLDS = {"__init__.py", "__pycache__", "py.typed", "pytorch"}
 _SECTION = re.compile(r"\[(.+)\]\s*(?:#.*)?")
 _ENTRY = re.compile(r"""([\w-]+|"[^"]+"|'[^']+')\s*=\s*(?:"([^"\\]*)"|'([^']*)')\s*(?:#.*)?""")
 
@@ -117,7 +116,7 @@ def foreign_namesake() -> str | None:
         return None
     ours = spec.origin is not None and "turbo_core.lazy" in Path(spec.origin).read_text(encoding="utf-8")
     folders = list(map(Path, spec.submodule_search_locations))
-    others = sorted({path.name for folder in folders for path in folder.iterdir()} - _META_PACKAGE_HOLDS)
+    others = sorted(path.name for folder in folders for path in folder.rglob("*.so"))  # ours is Python alone
     if ours and not others:
         return None
     found = f"holds files of another library ({', '.join(others[:3])})" if ours else "is another library"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from turbo_core.triton.order import xcd_order
+
 __all__ = [
     "aligned",
     "capped",
@@ -34,12 +36,9 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def work(program, programs, heads, tiles, XCDS: tl.constexpr):
-    """Sequence, head and tile of a program. Programs are dealt to XCDs in turn: each gets heads of its own to share."""
+    """Sequence, head and tile of a program. Each XCD gets heads of its own to share."""
     if XCDS > 1:
-        share = programs // XCDS
-        extra = programs % XCDS
-        xcd = program % XCDS
-        program = program // XCDS + xcd * share + tl.minimum(xcd, extra)
+        program = xcd_order(program, programs, XCDS)
     head = program // tiles
     return head // heads, head % heads, program % tiles
 

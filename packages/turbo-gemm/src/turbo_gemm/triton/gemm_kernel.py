@@ -11,24 +11,9 @@ Names: M, N, K are the sizes of C[M, N] = A[M, K] B[K, N], whatever the storage 
 import triton
 import triton.language as tl
 
+from turbo_core.triton.order import xcd_order
+
 NARROW_BYTES: tl.constexpr = tl.constexpr(2**30)  # two dimensions of a block together stay under 2**31 bytes
-
-
-@triton.jit
-def xcd_swizzle(program, programs, XCDS: tl.constexpr):
-    """Position of `program` in a list of `programs` positions that holds the programs of one XCD side by side.
-
-    The hardware deals work-groups out round-robin: program p runs on XCD p % XCDS, and each XCD has an L2 of its own.
-    Neighbouring tiles share rows of A or columns of B, so neighbours belong on one XCD. XCD x runs the
-    programs x, x + XCDS, x + 2 XCDS, ...: that is programs // XCDS of them, and one more when
-    x < programs % XCDS. Laying the XCDs' lists one after another, program p = x + l * XCDS lands at
-
-        x * (programs // XCDS) + min(x, programs % XCDS) + l
-
-    which is a bijection of [0, programs) for every count, divisible by XCDS or not.
-    """
-    xcd = program % XCDS
-    return xcd * (programs // XCDS) + tl.minimum(xcd, programs % XCDS) + program // XCDS
 
 
 @triton.jit
@@ -36,14 +21,15 @@ def tile_position(tile, num_tiles, tiles_m, tiles_n, GROUP_M: tl.constexpr, XCDS
     """(row, column) of the tile that this program takes as number `tile` of the launch.
 
     Programs walk `tile = program, program + programs, ...`, so the tiles [w * programs, (w + 1) * programs) are one
-    wave. Within a wave the XCD order above applies; then the grouped order: GROUP_M rows of tiles are walked
-    column by column, so that a wave covers a near-square patch of C and its A and B panels stay in L2.
+    wave. Within a wave neighbouring tiles, which share rows of A or columns of B, go to one XCD (`xcd_order`); then the
+    grouped order: GROUP_M rows of tiles are walked column by column, so that a wave covers a near-square patch of C and
+    its A and B panels stay in L2.
     """
     if XCDS > 1:
         program = tl.program_id(0)
         wave_start = tile - program
         wave_size = tl.minimum(num_tiles - wave_start, tl.num_programs(0))
-        tile = wave_start + xcd_swizzle(program, wave_size, XCDS)
+        tile = wave_start + xcd_order(program, wave_size, XCDS)
     tiles_per_group = GROUP_M * tiles_n
     first_m = (tile // tiles_per_group) * GROUP_M
     rows = tl.minimum(tiles_m - first_m, GROUP_M)

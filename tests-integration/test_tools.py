@@ -275,14 +275,13 @@ def apt(tmp_path, monkeypatch):
     def run(command):
         asked.append(" ".join(word for word in command if word != "-o" and "::" not in word))
         said = answers["policy"] if command[0] == "apt-cache" else ""
+        if "update" in command and "updated" in answers:
+            answers["policy"] = answers["updated"]
         return subprocess.CompletedProcess(command, answers["code"] if "install" in command else 0, said, "E: held\n")
 
     for program in ("apt-get", "apt-cache"):
         (tmp_path / program).touch(0o755)
-    (tmp_path / "lists").mkdir()
-    (tmp_path / "lists" / "deb.debian.org_Packages.lz4").touch()
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(llvm, "LISTS", tmp_path / "lists")
     monkeypatch.setattr(llvm.os, "geteuid", lambda: 0)
     monkeypatch.setattr(llvm, "_run", run)
     return SimpleNamespace(asked=asked, answers=answers, folder=tmp_path)
@@ -296,10 +295,12 @@ def test_llvm_is_installed_where_root_may(apt):
     assert apt.asked == ["apt-cache policy llvm-22", INSTALL]
 
 
-def test_llvm_is_asked_for_in_an_image_without_lists(apt):
-    (apt.folder / "lists" / "deb.debian.org_Packages.lz4").unlink()
+def test_llvm_is_asked_for_again_with_new_lists(apt):
+    """The lists of an image are as old as the image, or are not there."""
+    apt.answers |= {"policy": "N: Unable to locate package llvm-22\n", "updated": apt.answers["policy"]}
     assert llvm.install() is not None
-    assert apt.asked == ["apt-get update -qq", "apt-cache policy llvm-22", INSTALL]
+    policy = "apt-cache policy llvm-22"
+    assert apt.asked == [policy, "apt-get update -qq", policy, INSTALL]
 
 
 def test_llvm_that_is_not_offered_or_fails_is_no_error(apt):

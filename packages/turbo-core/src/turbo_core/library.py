@@ -20,7 +20,27 @@ from turbo_core.errors import UnsupportedError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Gradient", "Refused", "register_op"]
+__all__ = ["Gradient", "Refused", "no_derivative", "no_forward_mode", "register_op", "under_transforms"]
+
+
+def under_transforms() -> bool:
+    """Whether a transform of torch.func, or a level of forward-mode differentiation, is active."""
+    import torch
+
+    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+
+
+def no_derivative(name: str, what: str = "second derivatives") -> UnsupportedError:
+    """The refusal of ``what`` by the public function ``name``."""
+    return UnsupportedError(f"{name}: {what} are not supported; differentiate it once")
+
+
+def no_forward_mode(name: str) -> UnsupportedError:
+    """The refusal of forward-mode differentiation by the public function ``name``."""
+    return UnsupportedError(
+        f"{name}: forward-mode derivatives (torch.func.jvp, jacfwd, dual numbers) are not supported; "
+        "reverse mode (backward, torch.func.grad, vjp, jacrev) is"
+    )
 
 
 class Gradient(NamedTuple):
@@ -48,7 +68,7 @@ class Refused(NamedTuple):
         """The gradient that raises."""
 
         def backward(ctx: Any, *gradients: Any) -> NoReturn:
-            raise UnsupportedError(f"{self.name}: {self.what} are not supported; differentiate it once")
+            raise no_derivative(self.name, self.what)
 
         return Gradient(backward, _nothing, self.name)
 
@@ -99,7 +119,6 @@ def _direct(overload: Any, implementation: Callable[..., Any], recording: Callab
     """
     import torch
 
-    forward_ad = torch.autograd.forward_ad
     ordinary = (torch.Tensor, torch.nn.Parameter)
     is_wrapped = (
         torch._C._functorch.is_functorch_wrapped_tensor
@@ -109,8 +128,7 @@ def _direct(overload: Any, implementation: Callable[..., Any], recording: Callab
         if (
             torch.compiler.is_compiling()
             or torch._C._len_torch_dispatch_stack()
-            or torch._C._are_functorch_transforms_active()
-            or forward_ad._current_level >= 0
+            or under_transforms()
             or torch._C._get_tracing_state() is not None
         ):
             return overload(*arguments)
@@ -157,10 +175,7 @@ def _function(base: type, overload: Any, name: str, forward: Callable[..., Any],
     """An autograd.Function of the op, without forward mode."""
 
     def jvp(ctx: Any, *tangents: Any) -> NoReturn:
-        raise UnsupportedError(
-            f"{name}: forward-mode derivatives (torch.func.jvp, jacfwd, dual numbers) are not supported; "
-            "reverse mode (backward, torch.func.grad, vjp, jacrev) is"
-        )
+        raise no_forward_mode(name)
 
     members = {"forward": forward, "backward": backward, "jvp": jvp}
     return type(

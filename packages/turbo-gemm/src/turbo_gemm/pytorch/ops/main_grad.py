@@ -13,21 +13,17 @@ from typing import Any, NamedTuple
 import torch
 
 from turbo_core import UnsupportedError
+from turbo_core.library import under_transforms
 from turbo_gemm.pytorch.ops.gemm_gradients import bias_gradient, dgrad_operands, gradient_operand, wgrad_operands
 from turbo_gemm.pytorch.ops.gemm_library import gemm_accumulate, gemm_op
 
-__all__ = ["Owner", "gemm_into_main_grad", "into_main_grad", "under_transforms", "weight_takes_part"]
+__all__ = ["Owner", "gemm_into_main_grad", "into_main_grad", "weight_takes_part"]
 
 
 class Owner(NamedTuple):
     """Whose ``main_grad`` it is. Inside a tuple, a tensor is no input of a node and gets no gradient of its own."""
 
     weight: torch.Tensor
-
-
-def under_transforms() -> bool:
-    """Whether a transform of torch.func, or a level of forward-mode differentiation, is active."""
-    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
 def into_main_grad(op: str, b: torch.Tensor, pattern: str | None) -> bool:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from turbo_core import UnsupportedError
+from turbo_core.library import no_derivative, no_forward_mode, under_transforms
 from turbo_gemm.pytorch.ops.gemm_gradients import bias_gradient
-from turbo_gemm.pytorch.ops.main_grad import Owner, under_transforms, weight_takes_part
+from turbo_gemm.pytorch.ops.main_grad import Owner, weight_takes_part
 from turbo_gemm.pytorch.ops.quant_library import accumulate_product, product
 from turbo_gemm.pytorch.ops.quant_operands import (
     Copies,
@@ -217,10 +217,7 @@ class _QuantisedProductTransformed(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> NoReturn:
-        raise UnsupportedError(
-            f"{ctx.settings.op}: forward-mode derivatives (torch.func.jvp, jacfwd, dual numbers) are not supported; "
-            "reverse mode (backward, torch.func.grad, vjp, jacrev) is"
-        )
+        raise no_forward_mode(ctx.settings.op)
 
 
 class _Once(torch.autograd.Function):
@@ -238,8 +235,8 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: torch.Tensor) -> NoReturn:
-        raise UnsupportedError(f"{ctx.op}: second derivatives are not supported; differentiate it once")
+        raise no_derivative(ctx.op)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> NoReturn:
-        raise UnsupportedError(f"{ctx.op}: second derivatives are not supported; differentiate it once")
+        raise no_derivative(ctx.op)

@@ -12,11 +12,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from turbo_core import UnsupportedError
 from turbo_core.autocast import autocast_dtype
+from turbo_core.library import under_transforms
 from turbo_core.low_precision import Float4QuantConfig, Float8QuantConfig
 from turbo_gemm.pytorch.kernels.quant_gemm_call import QuantGemmCall
 from turbo_gemm.pytorch.ops.gemm import gemm
 from turbo_gemm.pytorch.ops.gemm_checks import check_gemm, check_main_grad
-from turbo_gemm.pytorch.ops.main_grad import into_main_grad, under_transforms
+from turbo_gemm.pytorch.ops.main_grad import into_main_grad
 from turbo_gemm.pytorch.ops.quant_autograd import quantised_product
 from turbo_gemm.pytorch.ops.quant_inputs import Input, as_input, copies_of
 from turbo_gemm.pytorch.ops.quant_library import product_call

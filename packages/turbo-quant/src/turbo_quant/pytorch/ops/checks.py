@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from turbo_core import UnsupportedError
+from turbo_core.library import under_transforms
 from turbo_core.low_precision import MX_BLOCK_SIZE, ScalingGranularity, ScalingRecipe
 from turbo_core.sharding import refuse_sharded
 from turbo_quant.formats import fp4_dtype
@@ -59,7 +60,7 @@ def check_underived(op: str, **tensors: Any) -> None:
     """Rounding has no derivative: `backward` says so itself, torch.func and forward mode would take it for zero."""
     if torch.compiler.is_compiling():
         return
-    if torch.autograd.forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active():
+    if not under_transforms():
         return
     for name, x in tensors.items():
         if isinstance(x, torch.Tensor) and x.is_floating_point() and _is_derived(x):

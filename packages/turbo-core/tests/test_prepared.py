@@ -258,6 +258,19 @@ def test_descriptors_are_filled_with_the_tensors_of_the_call(machine, monkeypatc
         assert x.checked and isinstance(x, Descriptor)
 
 
+def test_an_output_may_be_a_tensor_of_the_call(machine):
+    """It is written where it is, and given back itself; one that equals it is another."""
+
+    def plan(x, into):
+        arguments = dict(x=x, out=into, partial=torch.empty(5), factor=2, y=into)
+        return into, [Launch(machine.kernel, (1,), arguments, {})]
+
+    for number in range(3):
+        x, into = torch.ones(5), torch.ones(5)
+        assert machine.prepared.run("add", (x, into), CPU, partial(plan, x, into) if number == 0 else None) is into
+        assert torch.equal(into, torch.full((5,), 3.0)) and torch.equal(x, torch.ones(5))
+
+
 def test_one_tensor(machine):
     def plan():
         out = torch.empty(5)

@@ -62,9 +62,9 @@ ALWAYS = {"enable_fp_fusion": True}
 class Signature:
     """What ``triton.compiler.ASTSource`` takes, with the specialisations that Triton makes at a launch."""
 
-    types: Mapping[str, str]
-    constants: Mapping[str, Any]
-    attributes: Mapping[tuple[int, ...], list[list[Any]]]
+    types: dict[str, str]
+    constants: dict[str, Any]
+    attributes: dict[tuple[int, ...], list[list[Any]]]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,11 @@ class Launch:
     def _search(self, device: torch.device) -> Any:
         """Start it the way of Triton, which compiles it if need be, and returns what it started."""
         arguments = without_buffers(self.arguments, self.unbuffered, device)
-        return self.kernel[self.grid](**arguments, **self.constants, **{**ALWAYS, **self.options})
+        return self.kernel[self.grid](**arguments, **self.constants, **self.all_options())
+
+    def all_options(self) -> dict[str, int]:
+        """The launch options with those of every launch: what is started and what the audit compiles."""
+        return {**ALWAYS, **self.options}
 
     def by_position(self) -> list[Any]:
         """All arguments in the kernel's order; None for constants that it has defaults for, which it does not read."""
@@ -152,7 +156,7 @@ class Launch:
                 continue
             if isinstance(value, torch.Tensor):
                 types[name] = _POINTERS[str(value.dtype).removeprefix("torch.")]
-                divisible = value.device.type == "meta" or value.data_ptr() % 16 == 0
+                divisible = value.data_ptr() % 16 == 0  # on the meta device counted from 0
             elif isinstance(value, float):
                 types[name], divisible = "fp32", False
             else:

@@ -8,11 +8,11 @@ several times as long as a small kernel runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turbo_core.bounded import BoundedDict
-from turbo_core.launch import Launch, fill_with_zeros, fits_buffers, on_device
+from turbo_core.launch import Launch, fill_with_zeros, fits_buffers
 from turbo_core.low_precision import memory_dtype
 from turbo_core.requirements import require_torch
 
@@ -30,14 +30,14 @@ class _Start(NamedTuple):
     """One kernel.
 
     Attributes:
+        start: takes all arguments by position.
         arguments: by position, but tensors and descriptors.
         tensors: (position, number of the tensor).
         descriptors: (position, number of its tensor, its type, its other fields).
         zeroed: numbers of tensors that are zero when it starts.
     """
 
-    compiled: Any
-    grid: tuple[int, ...]
+    start: Callable[..., Any]
     arguments: list[Any]
     tensors: list[tuple[int, int]]
     descriptors: list[tuple[int, int, type, dict[str, Any]]]
@@ -49,13 +49,13 @@ class _Prepared(NamedTuple):
 
     Attributes:
         allocations: size, stride, dtype to allocate and dtype to view as, of outputs and scratch memory.
-        make: the outputs from their tensors, None where there is none.
+        make: the outputs from their tensors, None where there is none; None: there is one output.
         outputs: numbers of the outputs, None where there is none.
         starts: in order.
     """
 
     allocations: list[tuple[torch.Size, tuple[int, ...], torch.dtype, torch.dtype]]
-    make: Callable[[list[Any]], Any]
+    make: Callable[[Iterable[Any]], Any] | None
     outputs: list[int | None]
     starts: list[_Start]
 
@@ -64,6 +64,7 @@ class PreparedLaunches:
     """The calls of one launcher that were seen."""
 
     def __init__(self) -> None:
+        self._torch = require_torch()
         self._known: BoundedDict[Any, _Prepared] = BoundedDict()
 
     def run(self, name: str, call: tuple[Any, ...], device: torch.device, plan: Callable[[], Plan]) -> Any:
@@ -71,18 +72,31 @@ class PreparedLaunches:
 
         name: tells apart the plans of a launcher whose calls could be equal.
         call: tensors, and what is hashable.
-        plan: gives the outputs, one tensor or a named tuple of tensors and None, and the launches that write them. It
-            reads no tensor and fills none: what the launches need filled, they fill (`Launch.zeroed`).
+        plan: gives the outputs, one tensor or a named tuple of tensors and None, and the launches that write them. An
+            output may be a tensor of the call. It reads no tensor and fills none: what the launches need filled, they
+            fill (`Launch.zeroed`).
         """
-        torch = require_torch()
-        inputs = [value for value in call if isinstance(value, torch.Tensor)]
-        addresses = [value.data_ptr() for value in inputs]
-        same = len(set(addresses)) < len(addresses)  # which tensors are one is then part of the call
-        shared = tuple(map(addresses.index, addresses)) if same else ()
-        key = (name, shared, *(layout_of(value) if isinstance(value, torch.Tensor) else value for value in call))
+        kind = self._torch.Tensor
+        inputs, addresses, parts = [], [], [name, device.index]
+        for value in call:
+            if isinstance(value, kind):
+                address = value.data_ptr()
+                inputs.append(value)
+                addresses.append(address)
+                # How large its memory is, which buffer instructions ask, need not be known: where one tensor of these
+                # sizes and strides was in their reach, the next one is.
+                parts.append((value.shape, value.stride(), value.dtype, address % ALIGNMENT))
+            else:
+                parts.append(value)
+        if len(set(addresses)) < len(addresses):  # which tensors are one is then part of the call
+            parts.append(tuple(map(addresses.index, addresses)))
+        key = tuple(parts)
         known = self._known.get(key)
         if known is not None:
-            return _repeat(known, inputs, device)
+            if device.type != "cuda" or device.index == self._torch.cuda.current_device():
+                return self._repeat(known, inputs, device)
+            with self._torch.cuda.device(device):
+                return self._repeat(known, inputs, device)
         outputs, launches = plan()
         compiled = [launch.run(device) for launch in launches]
         prepared = None if None in compiled else _prepare(inputs, outputs, launches, compiled)
@@ -90,15 +104,28 @@ class PreparedLaunches:
             self._known.keep(key, prepared)
         return outputs
 
-
-def layout_of(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
-    """What a plan, and what Triton compiles for it, may depend on."""
-    if tensor is None:
-        return None
-    return (
-        tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % ALIGNMENT,
-        fits_buffers(tensor)
-    )  # fmt: skip
+    def _repeat(self, prepared: _Prepared, tensors: list[Any], device: torch.device) -> Any:
+        """Start it on the current device, which is ``device``; ``tensors`` are the inputs."""
+        allocations, make, outputs, starts = prepared
+        empty = self._torch.empty_strided
+        for size, stride, raw, dtype in allocations:
+            tensor = empty(size, stride, dtype=raw, device=device)
+            tensors.append(tensor if raw is dtype else tensor.view(dtype))
+        for start, given, positions, descriptors, zeroed in starts:
+            for number in zeroed:
+                fill_with_zeros(tensors[number])
+            arguments = given.copy()
+            for position, number in positions:
+                arguments[position] = tensors[number]
+            for position, number, kind, fields in descriptors:
+                # without its constructor's checks (4 microseconds), which its fields have passed
+                descriptor: Any = object.__new__(kind)
+                arguments[position] = descriptor
+                descriptor.__dict__.update(fields, base=tensors[number])
+            start(*arguments)
+        if make is None:
+            return tensors[outputs[0]]  # type: ignore[index]
+        return make([None if number is None else tensors[number] for number in outputs])
 
 
 def _prepare(inputs: list[Any], outputs: Any, launches: list[Launch], compiled: list[Any]) -> _Prepared | None:
@@ -106,19 +133,20 @@ def _prepare(inputs: list[Any], outputs: Any, launches: list[Launch], compiled: 
     torch = require_torch()
     one = isinstance(outputs, torch.Tensor)
     results = [outputs] if one else list(outputs)
-    made = [result for result in results if result is not None]
-    tensors = [*inputs, *made]
+    tensors, given = list(inputs), len(inputs)
+    tensors += [x for x in results if x is not None and not any(x is tensor for tensor in inputs)]
+    made = tensors[given:]
     numbers: dict[int, int] = {}  # address -> number
     for number, tensor in enumerate(tensors):
         numbers.setdefault(tensor.data_ptr(), number)
-    apart = all(numbers[result.data_ptr()] == len(inputs) + number for number, result in enumerate(made))
+    apart = all(numbers[tensor.data_ptr()] == given + number for number, tensor in enumerate(made))
     if not apart or 0 in numbers or not all(map(_is_whole, made)):
         return None
     storages = {tensor.untyped_storage().data_ptr() for tensor in tensors}
     starts = []
     for launch, kernel in zip(launches, compiled, strict=True):
         arguments = launch.by_position()
-        start = _Start(kernel, launch.whole_grid(), arguments, [], [], [])
+        start = _Start(kernel[launch.whole_grid()], arguments, [], [], [])
         for position, value in enumerate(arguments):
             described = hasattr(value, "block_shape")
             tensor = value.base if described else value
@@ -139,34 +167,14 @@ def _prepare(inputs: list[Any], outputs: Any, launches: list[Launch], compiled: 
             arguments[position] = None
         start.zeroed.extend(numbers[launch.arguments[name].data_ptr()] for name in launch.zeroed)
         starts.append(start)
-    return _Prepared(
-        [
-            (tensor.shape, tensor.stride(), memory_dtype(tensor.dtype), tensor.dtype)
-            for tensor in tensors[len(inputs) :]
-        ],
-        (lambda tensors: tensors[0]) if one else type(outputs)._make,
-        [None if result is None else numbers[result.data_ptr()] for result in results],
-        starts,
-    )
+    allocations = [(t.shape, t.stride(), memory_dtype(t.dtype), t.dtype) for t in tensors[given:]]
+    written = [None if x is None else _number(x, tensors) for x in results]
+    return _Prepared(allocations, None if one else type(outputs)._make, written, starts)
 
 
-def _repeat(prepared: _Prepared, inputs: list[Any], device: torch.device) -> Any:
-    torch = require_torch()
-    tensors = inputs + [
-        torch.empty_strided(size, stride, dtype=raw, device=device).view(dtype)
-        for size, stride, raw, dtype in prepared.allocations
-    ]
-    with on_device(device):
-        for start in prepared.starts:
-            for number in start.zeroed:
-                fill_with_zeros(tensors[number])
-            arguments = start.arguments.copy()
-            for position, number in start.tensors:
-                arguments[position] = tensors[number]
-            for position, number, kind, fields in start.descriptors:
-                arguments[position] = filled_descriptor(kind, fields, tensors[number])
-            start.compiled[start.grid](*arguments)
-    return prepared.make([None if number is None else tensors[number] for number in prepared.outputs])
+def _number(tensor: Any, tensors: list[Any]) -> int:
+    """Where the tensor itself stands, not one that is equal."""
+    return next(number for number, other in enumerate(tensors) if other is tensor)
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
@@ -174,6 +182,16 @@ def _is_whole(tensor: torch.Tensor) -> bool:
     strides = zip(tensor.shape, tensor.stride(), strict=True)
     extent = 1 + sum((size - 1) * stride for size, stride in strides)
     return extent == tensor.numel() and tensor.untyped_storage().nbytes() == extent * tensor.dtype.itemsize
+
+
+def layout_of(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
+    """What a plan, and what Triton compiles for it, may depend on."""
+    if tensor is None:
+        return None
+    return (
+        tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % ALIGNMENT,
+        fits_buffers(tensor)
+    )  # fmt: skip
 
 
 def filled_descriptor(kind: type, fields: dict[str, Any], tensor: torch.Tensor) -> Any:

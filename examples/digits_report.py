@@ -18,10 +18,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-from torch import Tensor
 
 TOLERANCE = {"bf16": 1e-2, "fp32": 2e-3}  # of gradients (relative) and loss points (rtol and atol)
 ACCURACY_TOLERANCE = 0.01
@@ -44,23 +42,6 @@ def differences(turbo_curve: Sequence[float], torch_curve: Sequence[float], tole
     """Distance of the curves, point by point, as a share of what is allowed; NaN counts as infinitely far."""
     shares = [abs(a - b) / (tolerance + tolerance * abs(b)) for a, b in zip(turbo_curve, torch_curve, strict=True)]
     return [share if math.isfinite(share) else math.inf for share in shares]
-
-
-def gradient_faults(
-    turbo_gradients: Mapping[str, Tensor], torch_gradients: Mapping[str, Tensor], tolerance: float
-) -> list[str]:
-    """Which gradients of the first batch differ by too much, in words; empty when none do."""
-    if turbo_gradients.keys() != torch_gradients.keys():
-        return [f"gradients exist for {sorted(turbo_gradients)} on turbo, for {sorted(torch_gradients)} on torch"]
-    faults, errors = [], {}
-    for name, expected in torch_gradients.items():
-        difference = turbo_gradients[name].double() - expected.double()
-        errors[name] = (difference.norm() / expected.double().norm()).item()
-        if not errors[name] <= tolerance:
-            faults.append(f"gradient of {name}: relative difference {errors[name]:.2e}, allowed is {tolerance:g}")
-    worst = max(errors, key=errors.__getitem__)
-    print(f"\ngradients of the first batch: largest relative difference {errors[worst]:.1e} ({worst})")
-    return faults
 
 
 def run_faults(
@@ -88,23 +69,6 @@ def run_faults(
             f"torch's loss went from {torch_curve[0]:.4f} to {torch_curve[-1]:.4f}"
         )
     return faults
-
-
-def text_plot(turbo_curve: Sequence[float], torch_curve: Sequence[float], width: int = 72, height: int = 12) -> str:
-    """Both curves over the training, logarithmic in the loss: T turbo, o torch, * both in one place."""
-    columns = min(width, len(torch_curve))
-    picks = [round(i * (len(torch_curve) - 1) / max(1, columns - 1)) for i in range(columns)]
-    logs = [[math.log10(max(curve[i], 1e-6)) for i in picks] for curve in (turbo_curve, torch_curve)]
-    low, high = min(map(min, logs)), max(map(max, logs))
-    span = max(high - low, 0.01)
-    grid = [[" "] * columns for _ in range(height)]
-    for mark, values in zip("To", logs, strict=True):
-        for column, value in enumerate(values):
-            row = round((high - value) / span * (height - 1))
-            grid[row][column] = mark if grid[row][column] == " " else "*"
-    labels = [10 ** (high - span * row / (height - 1)) for row in range(height)]
-    body = "\n".join(f"{label:9.4f} |{''.join(cells)}" for label, cells in zip(labels, grid, strict=True))
-    return f"{body}\n{'':9} +{'-' * columns}  {len(torch_curve)} points"
 
 
 def write_files(folder: Path, turbo_curve: Sequence[float], torch_curve: Sequence[float]) -> None:

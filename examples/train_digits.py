@@ -27,16 +27,15 @@ from digits_report import (
     POINT_SAMPLES,
     TOLERANCE,
     differences,
-    gradient_faults,
     loss_points,
     run_faults,
-    text_plot,
     write_files,
 )
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import primus_turbo.pytorch as turbo
+from primus_turbo.demo.report import gradient_faults, text_plot
 from turbo_core import GlobalBackendManager, UnsupportedError, explain, trace_dispatch
 
 WIDTHS = (64, 512, 512, 10)

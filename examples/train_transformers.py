@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Train a small Llama, Qwen3 or GPT-OSS of Hugging Face's transformers as it is and on Turbo, and compare the two.
 
-The model is built from a configuration, with random weights: nothing is downloaded. The text is that of `train_lm`. The
-weights are float32; with ``--precision bf16`` both run under autocast, with ``fp8`` the linear layers of Turbo's
+The model is built from a configuration, with random weights: nothing is downloaded. The text is that of
+`python -m primus_turbo demo`. The weights are float32; with ``--precision bf16`` both run under autocast, with ``fp8`` the linear layers of Turbo's
 multiply E4M3 numbers besides, one scale a row. Exit code 1 if the runs differ by more than `BANDS` allows.
 
     python examples/train_transformers.py --model gpt-oss --checkpointing
@@ -20,13 +20,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from digits_report import gradient_faults
-from lm_report import run_faults
 from torch import Tensor, nn
-from train_lm import read_text, windows
 from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, PreTrainedModel, Qwen3Config
 from transformers_on_turbo import use_turbo
 
+from primus_turbo.demo.report import gradient_faults, run_faults
+from primus_turbo.demo.text import read_text, windows
 from turbo_core.low_precision import Float8QuantConfig, ScalingGranularity
 from turbo_gemm import Float8Linear, Linear
 

@@ -83,7 +83,7 @@ class Trial:
             return
         session, rest = arguments[1], arguments[arguments.index("--") + 1 :]
         if session == "quickstart":
-            self.options_of(ROOT / "examples" / "train_lm.py", rest)
+            self.module("primus_turbo", ["demo", *rest])
         elif session == "benchmark":
             self.benchmark([f"benchmark/{rest[0]}", *rest[1:]])
         elif session.startswith("test"):
@@ -124,6 +124,11 @@ class Trial:
             self.monkeypatch.setattr(audit, "audit", lambda **options: iter(()))  # compiling takes minutes
             expected = {"doctor": 0, "audit": 1}[arguments[0]]  # 1: nothing was audited
             need(__main__.main(arguments) == expected, f"its exit code is not {expected}")
+        elif name == "primus_turbo":
+            from primus_turbo import __main__ as meta
+
+            least = ["--steps", "2", "--layers", "1"] if arguments[:1] == ["demo"] else []
+            need(meta.main([*arguments, *least]) == 0, "its exit code is not 0")
         elif name in ("nox", "pytest"):
             getattr(self, name)(arguments)
         elif name == "tools.documents":

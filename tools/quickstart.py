@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs examples/ on the wheels as a user would install them: `python -m tools.quickstart [OPTIONS OF train_lm]`.
+"""Runs examples/ on the wheels as a user would install them: `python -m tools.quickstart [OPTIONS OF THE DEMO]`.
 
 First the digits, which takes seconds, then a short run of the language model next to plain torch.
 
@@ -21,7 +21,7 @@ from tools.monorepo import ROOT, wheels
 
 FOLDER = ROOT / ".nox" / "quickstart"
 DIGITS = ["examples/train_digits.py", "--epochs", "5"]
-LANGUAGE_MODEL = ["examples/train_lm.py", "--compare-torch", "--steps", "100", "--plot", str(FOLDER / "loss.png")]
+LANGUAGE_MODEL = ["-m", "primus_turbo", "demo", "--plot", str(FOLDER / "loss.png")]
 
 
 def install(folder: Path) -> Path:

@@ -4,6 +4,7 @@
 import importlib.util
 
 import primus_turbo
+from primus_turbo.__main__ import main
 
 
 def without_torch() -> None:
@@ -13,6 +14,8 @@ def without_torch() -> None:
         assert "pip install" in str(error), f"no line to type in: {error}"
     else:
         raise AssertionError("primus_turbo.pytorch was loaded without torch")
+    assert main([]) == 0
+    assert main(["demo"]) == 2
 
 
 def with_torch() -> None:
@@ -37,6 +40,7 @@ def with_torch() -> None:
     payload, scale_inv = turbo.ops.quantize_fp8(a, turbo.float8_e4m3, tensorwise)
     torch.testing.assert_close(payload.float() * scale_inv, a, rtol=0.07, atol=0.01)
     assert turbo.core.backend.BackendType.TORCH.name == "TORCH"
+    assert main(["demo", "--device", "cpu", "--steps", "5", "--layers", "1"]) == 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Comparing and showing the runs of `train_lm`. Losses are in bits a byte.
+"""Comparing and showing the demo's two runs. Losses are in bits a byte: 8 is guessing.
 
 The model on Turbo and its twin on plain torch agree when all of this holds; `BANDS` has the numbers by precision:
 
@@ -17,6 +17,10 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from torch import Tensor
+
+__all__ = ["BANDS", "gradient_faults", "mean", "plot", "run_faults", "text_plot"]
+
 BANDS = {"fp32": (1e-4, 0.01), "bf16": (2e-2, 0.03), "fp8": (0.2, 0.05), "mxfp8": (0.2, 0.05), "mxfp4": (0.6, 0.2)}
 POINT_STEPS = 10
 LEAST_FALL = 0.05
@@ -31,20 +35,38 @@ def points(losses: Sequence[float]) -> list[float]:
     return [mean(losses[at : at + POINT_STEPS]) for at in range(0, len(losses), POINT_STEPS)]
 
 
+def gradient_faults(
+    turbo_gradients: Mapping[str, Tensor], torch_gradients: Mapping[str, Tensor], tolerance: float
+) -> list[str]:
+    """Which gradients of the first batch differ by too much, in words; empty when none do."""
+    if turbo_gradients.keys() != torch_gradients.keys():
+        return [f"gradients exist for {sorted(turbo_gradients)} on turbo, for {sorted(torch_gradients)} on torch"]
+    faults, errors = [], {}
+    for name, expected in torch_gradients.items():
+        difference = turbo_gradients[name].double() - expected.double()
+        errors[name] = (difference.norm() / expected.double().norm()).item()
+        if not errors[name] <= tolerance:
+            faults.append(f"gradient of {name}: relative difference {errors[name]:.2e}, allowed is {tolerance:g}")
+    worst = max(errors, key=errors.__getitem__)
+    print(
+        f"gradients of the first batch: largest relative difference {errors[worst]:.1e} ({worst}); "
+        f"allowed is {tolerance:g}"
+    )
+    return faults
+
+
 def _apart(a: float, b: float) -> float:
     """The distance; infinite where one is NaN or infinite."""
     return abs(a - b) if math.isfinite(a - b) else math.inf
 
 
 def run_faults(curves: Mapping[str, Sequence[float]], validation: Mapping[str, float], band: float) -> list[str]:
-    """What is wrong with the runs, in words; empty when they learned and, where there are two, agree."""
+    """What is wrong with the runs, in words; empty when they learned and agree."""
     faults = [
         f"{name} learned nothing: {losses[0]:.3f} bits a byte at first, {validation[name]:.3f} at the end"
         for name, losses in curves.items()
         if not validation[name] < losses[0] - LEAST_FALL
     ]
-    if "torch" not in curves:
-        return faults
     in_training = max(map(_apart, points(curves["turbo"]), points(curves["torch"])))
     at_the_end = _apart(validation["turbo"], validation["torch"])
     what = f"bits a byte apart: training up to {in_training:.4f}, validation {at_the_end:.4f}"
@@ -52,6 +74,23 @@ def run_faults(curves: Mapping[str, Sequence[float]], validation: Mapping[str, f
     if max(in_training, at_the_end) > band:
         faults.append(f"turbo and torch are more than {band:g} {what}")
     return faults
+
+
+def text_plot(turbo_curve: Sequence[float], torch_curve: Sequence[float], width: int = 72, height: int = 12) -> str:
+    """Both curves over the training, logarithmic in the loss: T turbo, o torch, * both in one place."""
+    columns = min(width, len(torch_curve))
+    picks = [round(i * (len(torch_curve) - 1) / max(1, columns - 1)) for i in range(columns)]
+    logs = [[math.log10(max(curve[i], 1e-6)) for i in picks] for curve in (turbo_curve, torch_curve)]
+    low, high = min(map(min, logs)), max(map(max, logs))
+    span = max(high - low, 0.01)
+    grid = [[" "] * columns for _ in range(height)]
+    for mark, values in zip("To", logs, strict=True):
+        for column, value in enumerate(values):
+            row = round((high - value) / span * (height - 1))
+            grid[row][column] = mark if grid[row][column] == " " else "*"
+    labels = [10 ** (high - span * row / (height - 1)) for row in range(height)]
+    body = "\n".join(f"{label:9.4f} |{''.join(cells)}" for label, cells in zip(labels, grid, strict=True))
+    return f"{body}\n{'':9} +{'-' * columns}  {len(torch_curve)} points"
 
 
 def plot(path: Path, curves: Mapping[str, Sequence[float]]) -> None:

@@ -3,15 +3,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from turbo_core.requirements import require_torch
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["device_of", "tensors"]
+__all__ = ["Spec", "device_of", "empty", "key_of", "tensors", "unit_strides"]
+
+_Call = TypeVar("_Call", bound=tuple[Any, ...])
+
+
+class Spec(NamedTuple):
+    """What a tensor that does not exist yet looks like; ``stride`` None is contiguous."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stride: tuple[int, ...] | None = None
+
+
+def empty(spec: Spec, device: torch.device) -> torch.Tensor:
+    """A tensor of ``spec`` with any contents."""
+    import torch  # by its name, which a compiler follows
+
+    if spec.stride is None:
+        return torch.empty(spec.shape, dtype=spec.dtype, device=device)
+    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=device)
 
 
 def tensors(call: Any) -> Iterator[torch.Tensor]:
@@ -28,3 +47,39 @@ def device_of(call: Any) -> torch.device | None:
     """The device of the first tensor of ``call``; None where it has none."""
     first = next(tensors(call), None)
     return None if first is None else first.device
+
+
+def unit_strides(call: _Call, *names: str) -> _Call:
+    """``call`` with the fields ``names`` of last stride 1, contiguous copies where they have another.
+
+    The stride of a dimension of one element is never used, so there any will do. None stays None.
+    """
+    changed = {}
+    for name in names:
+        tensor = getattr(call, name)
+        if tensor is not None and tensor.stride(-1) != 1 and tensor.shape[-1] != 1:
+            changed[name] = tensor.contiguous()
+    if not changed:
+        return call
+    replaced: _Call = call._replace(**changed)  # type: ignore[attr-defined]
+    return replaced
+
+
+def key_of(call: Any, role: str) -> Hashable:
+    """A tuning key of everything in a call: the device, its part of the op, tensors by shape, strides and dtype."""
+    from turbo_core.device import device_facts
+
+    facts = device_facts(device_of(call))
+    return facts.arch, facts.name, role, _described(call)
+
+
+def _described(values: Iterable[Any]) -> tuple[Any, ...]:
+    """No tensor itself: it would be kept alive, and equal to nothing but itself."""
+    torch = require_torch()
+    described: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            described.append((value.shape, value.stride(), value.dtype))
+        else:
+            described.append(_described(value) if isinstance(value, tuple) else value)
+    return tuple(described)

@@ -1,242 +1,319 @@
 # SPDX-License-Identifier: MIT
-"""Registered ops, quick in eager mode, with gradients that are right under every transform of torch, or refused.
+"""Ops of one call: `OpLibrary` registers them from the fields of the call, what the results look like, and a gradient.
 
-`register_op` answers everything that sees an op from outside: `torch.compile`, export, fake tensors, dispatch modes,
-tensor subclasses, torch.func. What it returns is called in place of ``torch.ops.turbo_x.op``: where nothing of these is
-at work it goes straight to the implementation, through one autograd.Function where a gradient is wanted, and saves the
-two ways through torch's dispatcher. Both ways compute the same.
+    class ScaleCall(NamedTuple):            # turbo_x/calls.py: shapes and dtypes are documented here
+        x: torch.Tensor
+        factor: float
 
-`torch.library.register_autograd` is not used: under torch.func its gradient fails with a message about
-autograd.Function, and forward-mode differentiation gives zero tangents without a word.
+    def specs(call: ScaleCall) -> Spec: ...                                  # what the result looks like
+    def run(call: ScaleCall) -> torch.Tensor: ...                            # computes it
+    def saves(call, result, needs): return (call.factor,)                    # what the backward reads
+    def backward(saved, dy, needs): return {"x": scale(ScaleCall(dy, saved[0]))}
+
+    scale = OpLibrary("turbo_x").op("scale", ScaleCall, run, specs, Differentiable(backward, saves, "scale"))
+
+In eager mode a call goes straight to ``run``, through one autograd.Function where a gradient is wanted; under a
+compiler, a dispatch mode, a transform, or with tensor subclasses it goes through ``torch.ops.turbo_x.scale``. Both ways
+compute the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turbo_core.errors import UnsupportedError
+from turbo_core.call_fields import CallFields
+from turbo_core.calls import device_of, empty
+from turbo_core.registration import (
+    Gradient,
+    Refused,
+    no_derivative,
+    no_forward_mode,
+    register_op,
+    registered_op,
+    under_transforms,
+)
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Gradient", "Refused", "no_derivative", "no_forward_mode", "register_op", "under_transforms"]
+__all__ = [
+    "Differentiable",
+    "Gradient",
+    "OpLibrary",
+    "Refused",
+    "no_derivative",
+    "no_forward_mode",
+    "register_op",
+    "under_transforms",
+]
 
 
-def under_transforms() -> bool:
-    """Whether a transform of torch.func, or a level of forward-mode differentiation, is active."""
-    import torch
-
-    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
-
-
-def no_derivative(name: str, what: str = "second derivatives") -> UnsupportedError:
-    """The refusal of ``what`` by the public function ``name``."""
-    return UnsupportedError(f"{name}: {what} are not supported; differentiate it once")
-
-
-def no_forward_mode(name: str) -> UnsupportedError:
-    """The refusal of forward-mode differentiation by the public function ``name``."""
-    return UnsupportedError(
-        f"{name}: forward-mode derivatives (torch.func.jvp, jacfwd, dual numbers) are not supported; "
-        "reverse mode (backward, torch.func.grad, vjp, jacrev) is"
-    )
-
-
-class Gradient(NamedTuple):
+class Differentiable(NamedTuple):
     """How an op is differentiated.
 
     Attributes:
-        backward: (ctx, *gradients of the outputs) -> a gradient or None for each argument. Made of registered ops, it
-            can be differentiated in turn.
-        setup_context: (ctx, arguments, outputs) -> None; saves what ``backward`` reads.
+        backward: (saved, grads, needs) -> gradients by the names of the call's fields; what is left out has none. grads
+            is like the op's result, None for what got no gradient; needs is like the call, True for what wants one.
+            Made of ops of a library, it can be differentiated in turn.
+        saves: (call, result, needs) -> a tuple of what ``backward`` reads: tensors, values, tuples of them.
         name: the public function, for messages.
+        constants: names of the results that have no gradient.
     """
 
-    backward: Callable[..., Any]
-    setup_context: Callable[[Any, tuple[Any, ...], Any], None]
+    backward: Callable[[Any, Any, Any], Mapping[str, Any]]
+    saves: Callable[[Any, Any, Any], tuple[Any, ...]]
     name: str
+    constants: tuple[str, ...] = ()
 
 
-class Refused(NamedTuple):
-    """Differentiating through the op is an UnsupportedError: ``name`` does not support ``what``."""
+class OpLibrary:
+    """The registered ops of one name space, ``torch.ops.<name>``."""
 
-    name: str
-    what: str = "second derivatives"
+    def __init__(self, name: str) -> None:
+        import torch
 
-    def gradient(self) -> Gradient:
-        """The gradient that raises."""
+        self._library = torch.library.Library(name, "FRAGMENT")
 
-        def backward(ctx: Any, *gradients: Any) -> NoReturn:
-            raise no_derivative(self.name, self.what)
+    def op(
+        self,
+        name: str,
+        call_type: Any,
+        run: Callable[[Any], Any],
+        specs: Callable[[Any], Any] | None,
+        gradient: Differentiable | Refused | None = None,
+        *,
+        result: Any = None,
+        omits: tuple[str, ...] = (),
+        writes: str | None = None,
+    ) -> Callable[[Any], Any]:
+        """Register an op and return the function that calls it: call -> result.
 
-        return Gradient(backward, _nothing, self.name)
+        Args:
+            name: of the op.
+            call_type: the NamedTuple that it takes; see `turbo_core.call_fields` for the types of its fields.
+            run: computes a call, on any device; nothing is recorded while it runs.
+            specs: call -> what the result looks like: a `Spec`, or ``result`` of Specs and None.
+            gradient: None: the result is a constant of the call, as if its tensors had been detached.
+            result: the NamedTuple that ``run`` returns, of tensors and None; None: it returns one tensor.
+            omits: fields that this op does not have: they keep their defaults.
+            writes: the field, a tensor or None, that the op writes; it is a tensor then, and the op returns nothing.
+        """
+        fields = CallFields(call_type, omits, writes)
+        outputs = _Outputs(result, specs, writes is not None)
+        schema = f"{name}({fields.schema()}) -> {outputs.schema()}"
+
+        def implementation(*values: Any) -> Any:
+            return outputs.pack(run(fields.unflatten(fields.decode(values))), values)
+
+        def fake(*values: Any) -> Any:
+            return outputs.fakes(fields.unflatten(fields.decode(values)), values)
+
+        formula: Any = gradient
+        if isinstance(gradient, Differentiable):
+            formula = _registered_gradient(fields, outputs, gradient)
+        overload = registered_op(self._library, schema, implementation, fake, formula)
+        record = None if gradient is None else _recorder(name, fields, outputs, run, gradient)
+        return _caller(fields, outputs, overload, run, record)
 
 
-def _nothing(ctx: Any, inputs: Any, output: Any) -> None:
-    return None
+class _Outputs:
+    """What an op gives back, as ``run`` returns it and as the registered op does, which knows no None."""
+
+    def __init__(self, result: Any, specs: Callable[[Any], Any] | None, writes: bool) -> None:
+        self.result, self.specs, self.writes = result, specs, writes
+
+    def schema(self) -> str:
+        if self.writes:
+            return "()"
+        return "Tensor" if self.result is None else f"({', '.join(f'Tensor {n}' for n in self.result._fields)})"
+
+    def pack(self, result: Any, values: tuple[Any, ...]) -> Any:
+        """What the registered op returns: empty tensors in place of None."""
+        if self.writes or self.result is None:
+            return None if self.writes else result
+        return tuple(_nothing(values) if part is None else part for part in result)
+
+    def fakes(self, call: Any, values: tuple[Any, ...]) -> Any:
+        if self.writes or self.specs is None:
+            return None
+        device: Any = device_of(call)
+        specs = self.specs(call)
+        if self.result is None:
+            return empty(specs, device)
+        return tuple(_nothing(values) if spec is None else empty(spec, device) for spec in specs)
+
+    def unpack(self, call: Any, packed: Any) -> Any:
+        """What ``run`` would have returned."""
+        if self.writes or self.result is None or self.specs is None:
+            return packed
+        return self.result(*(None if spec is None else part for spec, part in zip(self.specs(call), packed)))
+
+    def gradients(self, grads: tuple[Any, ...]) -> Any:
+        return grads[0] if self.result is None else self.result._make(grads)
 
 
-def register_op(
-    library: torch.library.Library,
-    schema: str,
-    implementation: Callable[..., Any],
-    fake: Callable[..., Any],
-    gradient: Gradient | Refused | None = None,
-) -> Callable[..., Any]:
-    """Define an op in ``library`` and return the function that calls it.
-
-    Args:
-        library: of the wheel's name space; it holds the registration.
-        schema: ``"op(Tensor x, float eps) -> Tensor"``; all arguments are positional and have no defaults.
-        implementation: computes it, on any device; it is called with nothing recorded.
-        fake: the same for tensors without data.
-        gradient: how it is differentiated; None: it is a constant of its arguments, as if they had been detached.
-    """
+def _nothing(values: tuple[Any, ...]) -> torch.Tensor:
+    """An empty tensor where the others are."""
     import torch
 
-    opname = schema.split("(")[0]
-    library.define(schema, tags=torch.Tag.pt2_compliant_tag)
-    library.impl(opname, implementation, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"{library.ns}::{opname}", fake, lib=library)
-    overload = getattr(getattr(torch.ops, library.ns), opname).default
-    if gradient is None:
-        library.impl(opname, _constant(overload), "Autograd", with_keyset=True)
-        return _direct(overload, implementation, _unrecorded(implementation))
-    if isinstance(gradient, Refused):
-        gradient = gradient.gradient()
-    library.impl(opname, _differentiable(overload, gradient), "Autograd", with_keyset=True)
-    return _direct(overload, implementation, _recorded(overload, implementation, gradient))
+    return next(value for value in values if isinstance(value, torch.Tensor)).new_empty(0)
 
 
 # --- eager calls ------------------------------------------------------------------------------------------------------
 
 
-def _direct(overload: Any, implementation: Callable[..., Any], recording: Callable[..., Any]) -> Callable[..., Any]:
-    """The registered op; but where plain tensors meet nothing that would see it, ``implementation`` itself.
-
-    ``recording`` takes its place where an argument requires a gradient.
-    """
+def _caller(fields: CallFields, outputs: _Outputs, overload: Any, run: Any, record: Any) -> Callable[[Any], Any]:
+    """call -> result: ``run`` itself where plain tensors meet nothing that would see a registered op."""
     import torch
 
     ordinary = (torch.Tensor, torch.nn.Parameter)
-    is_wrapped = (
-        torch._C._functorch.is_functorch_wrapped_tensor
-    )  # by a transform, which may be over: `vjp` returns them
-
-    def call(*arguments: Any) -> Any:
-        if (
-            torch.compiler.is_compiling()
-            or torch._C._len_torch_dispatch_stack()
-            or under_transforms()
-            or torch._C._get_tracing_state() is not None
-        ):
-            return overload(*arguments)
-        records = False
-        for value in arguments:
-            if isinstance(value, torch.Tensor):
-                if type(value) not in ordinary or value.is_meta or is_wrapped(value):
-                    return overload(*arguments)
-                records = records or value.requires_grad
-        return recording(*arguments) if records and torch.is_grad_enabled() else implementation(*arguments)
-
-    return call
-
-
-def _recorded(overload: Any, implementation: Callable[..., Any], gradient: Gradient) -> Callable[..., Any]:
-    import torch
-
-    def forward(ctx: Any, *arguments: Any) -> Any:
-        outputs = implementation(*arguments)
-        gradient.setup_context(ctx, arguments, outputs)
-        return outputs
-
-    function: Any = _function(torch.autograd.Function, overload, gradient.name, forward, gradient.backward)
-    apply: Callable[..., Any] = function.apply
-    return apply
-
-
-def _unrecorded(implementation: Callable[..., Any]) -> Callable[..., Any]:
-    import torch
-
+    is_compiling, dispatch_modes = torch.compiler.is_compiling, torch._C._len_torch_dispatch_stack
+    is_traced, transforms = torch._C._get_tracing_state, torch._C._are_functorch_transforms_active
+    # by a transform, which may be over: `vjp` returns them
+    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    forward_mode, is_recording = torch.autograd.forward_ad, torch.is_grad_enabled
     below_autograd = torch._C._AutoDispatchBelowAutograd
+    tensor_type = torch.Tensor
+    flatten, encode = fields.flatten, fields.encode
 
-    def run(*arguments: Any) -> Any:
-        with below_autograd():
-            return implementation(*arguments)
+    def through_dispatcher(call: Any) -> Any:
+        return outputs.unpack(call, overload(*encode(flatten(call))))
 
-    return run
+    def op(call: Any) -> Any:
+        if (
+            is_compiling()
+            or dispatch_modes()
+            or transforms()
+            or forward_mode._current_level >= 0
+            or is_traced() is not None
+        ):
+            return through_dispatcher(call)
+        values, records = flatten(call), False
+        for value in values:
+            if isinstance(value, tensor_type):
+                if type(value) not in ordinary or value.is_meta or is_wrapped(value):
+                    return through_dispatcher(call)
+                if value.requires_grad:
+                    records = True
+        if not records or not is_recording():
+            return run(call)
+        if record is None:
+            with below_autograd():
+                return run(call)
+        return record(values)
+
+    return op
 
 
-# --- the registered op ------------------------------------------------------------------------------------------------
-
-
-def _function(base: type, overload: Any, name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> type:
-    """An autograd.Function of the op, without forward mode."""
-
-    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
-        raise no_forward_mode(name)
-
-    members = {"forward": forward, "backward": backward, "jvp": jvp}
-    return type(
-        overload.name().replace("::", "_"), (base,), {name: staticmethod(member) for name, member in members.items()}
-    )
-
-
-def _constant(overload: Any) -> Callable[..., Any]:
+def _recorder(
+    name: str, fields: CallFields, outputs: _Outputs, run: Callable[[Any], Any], gradient: Differentiable | Refused
+) -> Callable[[Any], Any]:
+    """Flat values -> result, recorded by autograd as one node."""
     import torch
 
-    def run(keyset: Any, *arguments: Any) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
-            return overload.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+    if isinstance(gradient, Refused):
+        gradient = _refusal(gradient)
+    keep, formula = _keeper(gradient), _formula(fields, outputs, gradient)
 
-    return run
+    def forward(ctx: Any, *values: Any) -> Any:
+        call = fields.unflatten(values)
+        result = run(call)
+        keep(ctx, call, result, fields.unflatten(ctx.needs_input_grad))
+        return result if outputs.result is None else tuple(result)
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(formula)}
+    function: Any = type(name, (torch.autograd.Function,), members)
+    # past the part of `apply` that looks for transforms and wrapped tensors: the caller has
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply
+    if outputs.result is None:
+        return lambda values: apply(*values)
+    make = outputs.result._make
+    return lambda values: make(apply(*values))
 
 
-def _differentiable(overload: Any, gradient: Gradient) -> Callable[..., Any]:
+def _refusal(refused: Refused) -> Differentiable:
+    def backward(saved: Any, grads: Any, needs: Any) -> Any:
+        raise no_derivative(refused.name, refused.what)
+
+    return Differentiable(backward, lambda call, result, needs: (), refused.name)
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+def _keeper(gradient: Differentiable) -> Callable[..., None]:
+    """(ctx, call, result, needs): saves what the backward reads, tensors apart from other values."""
+    saves, constants = gradient.saves, gradient.constants
+
+    def keep(ctx: Any, call: Any, result: Any, needs: Any) -> None:
+        tensors: list[torch.Tensor] = []
+        ctx.kept = _without_tensors(saves(call, result, needs), tensors)
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        if constants:
+            given = [getattr(result, constant) for constant in constants]
+            ctx.mark_non_differentiable(*[tensor for tensor in given if tensor is not None])
+
+    return keep
+
+
+class _Place(NamedTuple):
+    """Where a saved tensor stood; ``number`` among them."""
+
+    number: int
+
+
+def _without_tensors(saved: Any, tensors: list[torch.Tensor]) -> Any:
+    """``saved`` with a `_Place` for each tensor, which goes to ``tensors``."""
     import torch
 
-    constant = _constant(overload)
-
-    def forward(ctx: Any, keyset: Any, *arguments: Any) -> Any:
-        outputs = constant(keyset, *arguments)
-        gradient.setup_context(ctx, arguments, outputs)  # as a method `apply` would bind arguments through `inspect`
-        return outputs
-
-    def forward_in_layer(ctx: Any, keyset: Any, *arguments: Any) -> Any:
-        # `apply` turns recording off, for the layers below as well, which are to record
-        with torch.enable_grad(), torch.autograd.forward_ad._set_fwd_grad_enabled(True):
-            return forward(ctx, keyset, *arguments)
-
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        needs = ctx.needs_input_grad
-        ctx.needs_input_grad = needs[1:]  # the key set is no argument
-        try:
-            found = gradient.backward(ctx, *gradients)
-        finally:
-            ctx.needs_input_grad = needs
-        return (None, *found) if isinstance(found, tuple) else (None, found)
-
-    function: Any = _function(torch.autograd.Function, overload, gradient.name, forward, backward)
-    # torch.func calls the op once for each of its layers; `apply` of this class takes care of one
-    single = torch.autograd.function._SingleLevelFunction
-    layer: Any = _function(single, overload, gradient.name, forward_in_layer, backward)
-
-    def run(keyset: Any, *arguments: Any) -> Any:
-        if torch._C._are_functorch_transforms_active():
-            from torch._functorch.utils import enable_single_level_autograd_function
-
-            with enable_single_level_autograd_function():
-                return layer.apply(keyset, *arguments)
-        forward_mode = torch.autograd.forward_ad._current_level >= 0
-        if forward_mode or (torch.is_grad_enabled() and _any_requires_grad(arguments)):
-            return function.apply(keyset, *arguments)
-        return constant(keyset, *arguments)
-
-    return run
+    parts: list[Any] = []
+    for value in saved:
+        if isinstance(value, torch.Tensor):
+            parts.append(_Place(len(tensors)))
+            tensors.append(value)
+        else:
+            parts.append(_without_tensors(value, tensors) if isinstance(value, tuple) else value)
+    return type(saved)._make(parts) if hasattr(saved, "_make") else tuple(parts)
 
 
-def _any_requires_grad(arguments: tuple[Any, ...]) -> bool:
-    import torch
+def _with_tensors(kept: Any, tensors: tuple[torch.Tensor, ...]) -> Any:
+    """The inverse."""
+    parts: list[Any] = []
+    for value in kept:
+        if type(value) is _Place:
+            parts.append(tensors[value.number])
+        else:
+            parts.append(_with_tensors(value, tensors) if isinstance(value, tuple) else value)
+    return type(kept)._make(parts) if hasattr(kept, "_make") else tuple(parts)
 
-    return any(value.requires_grad for value in arguments if isinstance(value, torch.Tensor))
+
+def _formula(fields: CallFields, outputs: _Outputs, gradient: Differentiable) -> Callable[..., Any]:
+    """(ctx, *gradients of the outputs) -> a gradient or None for each argument."""
+    names, count = fields.names, len(fields.names)
+
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        for grad in grads:
+            if grad is not None:
+                break
+        else:
+            return (None,) * count
+        saved = _with_tensors(ctx.kept, ctx.saved_tensors)
+        needs = fields.unflatten(ctx.needs_input_grad)
+        found = gradient.backward(saved, outputs.gradients(grads), needs)
+        return tuple([found.get(name) for name in names])
+
+    return backward
+
+
+def _registered_gradient(fields: CallFields, outputs: _Outputs, gradient: Differentiable) -> Gradient:
+    """The same for the registered op."""
+    keep = _keeper(gradient)
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        call = fields.unflatten(fields.decode(inputs))
+        needs = getattr(ctx, "needs_input_grad", None) or (True,) * len(inputs)
+        keep(ctx, call, outputs.unpack(call, output), fields.unflatten(needs[-len(inputs) :]))
+
+    return Gradient(_formula(fields, outputs, gradient), setup_context, gradient.name)

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: MIT
+"""Registered ops, quick in eager mode, with gradients that are right under every transform of torch, or refused.
+
+`register_op` answers everything that sees an op from outside: `torch.compile`, export, fake tensors, dispatch modes,
+tensor subclasses, torch.func. What it returns is called in place of ``torch.ops.turbo_x.op``: where nothing of these is
+at work it goes straight to the implementation, through one autograd.Function where a gradient is wanted, and saves the
+two ways through torch's dispatcher. Both ways compute the same.
+
+`torch.library.register_autograd` is not used: under torch.func its gradient fails with a message about
+autograd.Function, and forward-mode differentiation gives zero tangents without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from turbo_core.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Gradient",
+    "Refused",
+    "no_derivative",
+    "no_forward_mode",
+    "register_op",
+    "registered_op",
+    "under_transforms",
+]
+
+
+def under_transforms() -> bool:
+    """Whether a transform of torch.func, or a level of forward-mode differentiation, is active."""
+    import torch
+
+    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+
+
+def no_derivative(name: str, what: str = "second derivatives") -> UnsupportedError:
+    """The refusal of ``what`` by the public function ``name``."""
+    return UnsupportedError(f"{name}: {what} are not supported; differentiate it once")
+
+
+def no_forward_mode(name: str) -> UnsupportedError:
+    """The refusal of forward-mode differentiation by the public function ``name``."""
+    return UnsupportedError(
+        f"{name}: forward-mode derivatives (torch.func.jvp, jacfwd, dual numbers) are not supported; "
+        "reverse mode (backward, torch.func.grad, vjp, jacrev) is"
+    )
+
+
+class Gradient(NamedTuple):
+    """How an op is differentiated.
+
+    Attributes:
+        backward: (ctx, *gradients of the outputs) -> a gradient or None for each argument. Made of registered ops, it
+            can be differentiated in turn.
+        setup_context: (ctx, arguments, outputs) -> None; saves what ``backward`` reads.
+        name: the public function, for messages.
+    """
+
+    backward: Callable[..., Any]
+    setup_context: Callable[[Any, tuple[Any, ...], Any], None]
+    name: str
+
+
+class Refused(NamedTuple):
+    """Differentiating through the op is an UnsupportedError: ``name`` does not support ``what``."""
+
+    name: str
+    what: str = "second derivatives"
+
+    def gradient(self) -> Gradient:
+        """The gradient that raises."""
+
+        def backward(ctx: Any, *gradients: Any) -> NoReturn:
+            raise no_derivative(self.name, self.what)
+
+        return Gradient(backward, _nothing, self.name)
+
+
+def _nothing(ctx: Any, inputs: Any, output: Any) -> None:
+    return None
+
+
+def register_op(
+    library: torch.library.Library,
+    schema: str,
+    implementation: Callable[..., Any],
+    fake: Callable[..., Any],
+    gradient: Gradient | Refused | None = None,
+) -> Callable[..., Any]:
+    """Define an op in ``library`` and return the function that calls it.
+
+    Args:
+        library: of the wheel's name space; it holds the registration.
+        schema: ``"op(Tensor x, float eps) -> Tensor"``; all arguments are positional and have no defaults.
+        implementation: computes it, on any device; it is called with nothing recorded.
+        fake: the same for tensors without data.
+        gradient: how it is differentiated; None: it is a constant of its arguments, as if they had been detached.
+    """
+    overload = registered_op(library, schema, implementation, fake, gradient)
+    if gradient is None:
+        return _direct(overload, implementation, _unrecorded(implementation))
+    if isinstance(gradient, Refused):
+        gradient = gradient.gradient()
+    return _direct(overload, implementation, _recorded(overload, implementation, gradient))
+
+
+def registered_op(
+    library: torch.library.Library,
+    schema: str,
+    implementation: Callable[..., Any],
+    fake: Callable[..., Any],
+    gradient: Gradient | Refused | None = None,
+) -> Any:
+    """Define an op in ``library`` and return its overload; arguments as for `register_op`."""
+    import torch
+
+    opname = schema.split("(")[0]
+    library.define(schema, tags=torch.Tag.pt2_compliant_tag)
+    library.impl(opname, implementation, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{library.ns}::{opname}", fake, lib=library)
+    overload = getattr(getattr(torch.ops, library.ns), opname).default
+    if gradient is None:
+        library.impl(opname, _constant(overload), "Autograd", with_keyset=True)
+        return overload
+    if isinstance(gradient, Refused):
+        gradient = gradient.gradient()
+    library.impl(opname, _differentiable(overload, gradient), "Autograd", with_keyset=True)
+    return overload
+
+
+# --- eager calls ------------------------------------------------------------------------------------------------------
+
+
+def _direct(overload: Any, implementation: Callable[..., Any], recording: Callable[..., Any]) -> Callable[..., Any]:
+    """The registered op; but where plain tensors meet nothing that would see it, ``implementation`` itself.
+
+    ``recording`` takes its place where an argument requires a gradient.
+    """
+    import torch
+
+    ordinary = (torch.Tensor, torch.nn.Parameter)
+    is_wrapped = (
+        torch._C._functorch.is_functorch_wrapped_tensor
+    )  # by a transform, which may be over: `vjp` returns them
+
+    def call(*arguments: Any) -> Any:
+        if (
+            torch.compiler.is_compiling()
+            or torch._C._len_torch_dispatch_stack()
+            or under_transforms()
+            or torch._C._get_tracing_state() is not None
+        ):
+            return overload(*arguments)
+        records = False
+        for value in arguments:
+            if isinstance(value, torch.Tensor):
+                if type(value) not in ordinary or value.is_meta or is_wrapped(value):
+                    return overload(*arguments)
+                records = records or value.requires_grad
+        return recording(*arguments) if records and torch.is_grad_enabled() else implementation(*arguments)
+
+    return call
+
+
+def _recorded(overload: Any, implementation: Callable[..., Any], gradient: Gradient) -> Callable[..., Any]:
+    import torch
+
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        outputs = implementation(*arguments)
+        gradient.setup_context(ctx, arguments, outputs)
+        return outputs
+
+    function: Any = _function(torch.autograd.Function, overload, gradient.name, forward, gradient.backward)
+    apply: Callable[..., Any] = function.apply
+    return apply
+
+
+def _unrecorded(implementation: Callable[..., Any]) -> Callable[..., Any]:
+    import torch
+
+    below_autograd = torch._C._AutoDispatchBelowAutograd
+
+    def run(*arguments: Any) -> Any:
+        with below_autograd():
+            return implementation(*arguments)
+
+    return run
+
+
+# --- the registered op ------------------------------------------------------------------------------------------------
+
+
+def _function(base: type, overload: Any, name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> type:
+    """An autograd.Function of the op, without forward mode."""
+
+    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
+        raise no_forward_mode(name)
+
+    members = {"forward": forward, "backward": backward, "jvp": jvp}
+    return type(
+        overload.name().replace("::", "_"), (base,), {name: staticmethod(member) for name, member in members.items()}
+    )
+
+
+def _constant(overload: Any) -> Callable[..., Any]:
+    import torch
+
+    def run(keyset: Any, *arguments: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return overload.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+
+    return run
+
+
+def _differentiable(overload: Any, gradient: Gradient) -> Callable[..., Any]:
+    import torch
+
+    constant = _constant(overload)
+
+    def forward(ctx: Any, keyset: Any, *arguments: Any) -> Any:
+        outputs = constant(keyset, *arguments)
+        gradient.setup_context(ctx, arguments, outputs)  # as a method `apply` would bind arguments through `inspect`
+        return outputs
+
+    def forward_in_layer(ctx: Any, keyset: Any, *arguments: Any) -> Any:
+        # `apply` turns recording off, for the layers below as well, which are to record
+        with torch.enable_grad(), torch.autograd.forward_ad._set_fwd_grad_enabled(True):
+            return forward(ctx, keyset, *arguments)
+
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        needs = ctx.needs_input_grad
+        ctx.needs_input_grad = needs[1:]  # the key set is no argument
+        try:
+            found = gradient.backward(ctx, *gradients)
+        finally:
+            ctx.needs_input_grad = needs
+        return (None, *found) if isinstance(found, tuple) else (None, found)
+
+    function: Any = _function(torch.autograd.Function, overload, gradient.name, forward, backward)
+    # torch.func calls the op once for each of its layers; `apply` of this class takes care of one
+    single = torch.autograd.function._SingleLevelFunction
+    layer: Any = _function(single, overload, gradient.name, forward_in_layer, backward)
+
+    def run(keyset: Any, *arguments: Any) -> Any:
+        if torch._C._are_functorch_transforms_active():
+            from torch._functorch.utils import enable_single_level_autograd_function
+
+            with enable_single_level_autograd_function():
+                return layer.apply(keyset, *arguments)
+        forward_mode = torch.autograd.forward_ad._current_level >= 0
+        if forward_mode or (torch.is_grad_enabled() and _any_requires_grad(arguments)):
+            return function.apply(keyset, *arguments)
+        return constant(keyset, *arguments)
+
+    return run
+
+
+def _any_requires_grad(arguments: tuple[Any, ...]) -> bool:
+    import torch
+
+    return any(value.requires_grad for value in arguments if isinstance(value, torch.Tensor))

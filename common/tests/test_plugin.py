@@ -303,3 +303,71 @@ def test_backends_are_reset_after_each_test(run):
             assert not GlobalBackendManager.auto_tune_enabled()
     """)
     result.assert_outcomes(passed=2)
+
+
+PRODUCT = """
+    import pytest
+
+    @pytest.mark.pairwise
+    @pytest.mark.parametrize("a", range(3))
+    @pytest.mark.parametrize("b", range(3))
+    @pytest.mark.parametrize("c", range(3))
+    def test_three(a, b, c): pass
+
+    @pytest.mark.pairwise(each="backend", keep=lambda p: (p["a"], p["b"], p["c"]) == (1, 1, 1))
+    @pytest.mark.parametrize("a", range(2))
+    @pytest.mark.parametrize("b", range(2))
+    @pytest.mark.parametrize("c", range(2))
+    @pytest.mark.parametrize("backend", ["one", "two"])
+    def test_each(a, b, c, backend): pass
+
+    @pytest.mark.full
+    def test_more(): pass
+"""
+
+
+def passed(result, name):
+    return [tuple(found.split("-")) for found in re.findall(rf"{name}\[(\S+)\] PASSED", result.stdout.str())]
+
+
+def test_products_are_thinned_to_pairs(run):
+    result = run(PRODUCT, "-v", "--strict-markers")
+    three = passed(result, "test_three")
+    assert len(three) < 14
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert len({(row[one], row[other]) for row in three}) == 9
+    each = passed(result, "test_each")
+    for backend in ("one", "two"):  # the order of the id is that of the decorators from below
+        rows = [row[1:] for row in each if row[0] == backend]
+        assert ("1", "1", "1") in rows and len(rows) < 8
+        for one, other in ((0, 1), (0, 2), (1, 2)):
+            assert len({(row[one], row[other]) for row in rows}) == 4
+    assert "test_more" not in result.stdout.str()
+    result.stdout.fnmatch_lines(["*run with --full (deselected)*"])
+
+
+def test_all_of_a_product_on_demand(run):
+    result = run(PRODUCT, "-v", "--full")
+    assert len(passed(result, "test_three")) == 27 and len(passed(result, "test_each")) == 16
+    assert "test_more PASSED" in result.stdout.str()
+
+
+def test_what_k_leaves_is_thinned(run):
+    """A test that is named by its parameters runs."""
+    for named in passed(run(PRODUCT, "-v", "--full", "-k", "test_three"), "test_three")[:3]:
+        assert passed(run(PRODUCT, "-v", "-k", f"test_three[{'-'.join(named)}]"), "test_three") == [named]
+
+
+def test_the_cost_of_each_wheel_is_printed(run):
+    source = """
+        import os, subprocess, sys, time
+
+        def test_here():
+            while time.process_time() < 1: pass
+        def test_in_a_child():
+            subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 1: pass"], check=True)
+    """
+    result = run(source, "--budgets", "-p", "xdist", "-n", "1")
+    (line,) = [line for line in result.stdout.lines if line.startswith("of several wheels")]
+    *_, tests, seconds, _ = line.split()
+    assert int(tests) == 2 and int(seconds) >= 1  # the child's second at the least

@@ -5,6 +5,8 @@ Options
     --deterministic-only   run only tests marked `deterministic`
     --dist-only            run only distributed tests; the two together are a usage error
     Without either, everything runs that can: a bit-for-bit repeat is worth checking in every run.
+    --full                 run whole products where `pairwise` thins them, and the tests marked `full`
+    --budgets              compare the CPU time of each wheel's tests with its budget: too much fails the run
     --aiter-wheel FILE     the amd-aiter wheel, whose kernels turbo-sim's tests run (nox fetches it)
 
 Markers
@@ -12,6 +14,8 @@ Markers
     dist                   the test runs several ranks (classes derived from torch's multi-process test cases count too)
     gpu(count=1)           needs that many GPUs, else it is skipped with the reason
     simulated              the test runs on simulated machine code too, where `nox -s test-<arch>` finds no card
+    pairwise(each, keep)   of the product of its parameters, rows that hold every pair of values (covering.py)
+    full                   repeats on more cases what another test shows: runs with --full
     audit_full             the long half of the ahead-of-time compile audit: deselected unless -m names the marker
     long_build             builds C++ for minutes: likewise
     all_objects            disassembles what every other run takes a sample of: likewise
@@ -40,12 +44,10 @@ from collections.abc import Iterator
 import pytest
 
 from turbo_core import GlobalBackendManager
-from turbo_testing import devices, interpreter
+from turbo_testing import budgets, devices, interpreter, selection
 from turbo_testing.fake_hip import fake_hip, fake_hip_library  # noqa: F401  (fixtures)
 from turbo_testing.poison import poisoned_allocations  # noqa: F401  (a fixture)
 
-_OPT_IN_MARKERS = ("audit_full", "long_build", "all_objects")
-_DIST_BASES = {"MultiProcessTestCase", "MultiThreadedTestCase", "MultiProcContinuousTest", "MultiProcContinousTest"}
 _COUNT = pytest.StashKey[int]()
 _LEFT_OUT = pytest.StashKey["Counter[str]"]()
 
@@ -59,6 +61,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("turbo")
     group.addoption("--deterministic-only", action="store_true", help="run only tests marked deterministic")
     group.addoption("--dist-only", action="store_true", help="run only distributed tests")
+    group.addoption("--full", action="store_true", help="run whole products, and the tests marked full")
+    group.addoption("--budgets", action="store_true", help="check the CPU time of each wheel's tests")
     group.addoption(
         "--aiter-wheel", metavar="FILE", help="the amd-aiter wheel, whose kernels the simulator's tests run"
     )
@@ -72,15 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--deterministic-only") and config.getoption("--dist-only"):
         raise pytest.UsageError("--deterministic-only and --dist-only exclude each other")
-    for line in (
-        "deterministic: compares repeated runs bit for bit (selected by --deterministic-only)",
-        "dist: runs several ranks (selected by --dist-only)",
-        "gpu(count=1): needs that many GPUs, else skipped with the reason",
-        "simulated: runs on simulated machine code too, where nox -s test-<arch> finds no card",
-        "audit_full: the long half of the compile audit; deselected unless -m names it",
-        "long_build: builds C++ for minutes; deselected unless -m names it",
-        "all_objects: disassembles minutes of machine code; deselected unless -m names it",
-    ):
+    for line in selection.MARKERS:
         config.addinivalue_line("markers", line)
     count = int(os.environ[devices.COUNT_VARIABLE])
     worker = os.environ.get("PYTEST_XDIST_WORKER")
@@ -91,6 +87,9 @@ def pytest_configure(config: pytest.Config) -> None:
         count = 1
     config.stash[_COUNT] = count
     config.stash[_LEFT_OUT] = Counter()
+    if config.getoption("--budgets"):
+        checked = count == 0 and not config.getoption("--full")
+        config.pluginmanager.register(budgets.Meter(checked), "turbo-budgets")
     interpreter.install_if_requested()
 
 
@@ -104,36 +103,11 @@ def _description(config: pytest.Config) -> str:
     return devices.describe(config.stash[_COUNT], initialise=not xdist or _is_worker())
 
 
-def _is_dist(item: pytest.Item) -> bool:
-    if item.get_closest_marker("dist"):
-        return True
-    cls = getattr(item, "cls", None)
-    return cls is not None and any(base.__name__ in _DIST_BASES for base in cls.__mro__)
-
-
+@pytest.hookimpl(trylast=True)  # after -k and -m: what they leave of a product is thinned
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    expression = config.getoption("markexpr", "") or ""
-
-    def why_left_out(item: pytest.Item) -> str | None:
-        if config.getoption("--deterministic-only") and not item.get_closest_marker("deterministic"):
-            return "--deterministic-only"
-        if config.getoption("--dist-only") and not _is_dist(item):
-            return "--dist-only"
-        for marker in _OPT_IN_MARKERS:
-            if item.get_closest_marker(marker) and marker not in expression:
-                return f"run with -m {marker}"
-        return None
-
-    kept, left_out = [], []
-    for item in items:
-        reason = why_left_out(item)
-        if reason is None:
-            kept.append(item)
-        else:
-            left_out.append(item)
-            config.stash[_LEFT_OUT][reason] += 1
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
+    kept, config.stash[_LEFT_OUT] = selection.choose(config, items)
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
         items[:] = kept
 
 

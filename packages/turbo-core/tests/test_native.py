@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 
 from turbo_core import BackendUnavailableError, UnsupportedError, arch_facts, native, simulated_arch
-from turbo_core.native import NativeLibrary, address, csrc_common_dir, float_code, fp8_code
+from turbo_core.native import NativeLibrary, address, csrc_common_dir, device_code, float_code, fp8_code, no_device_code
 
 CPU = torch.device("cpu")
 
@@ -68,6 +69,33 @@ def test_a_wheel_without_its_native_library():
     assert reason == (
         "turbo-does-not-exist was installed without its native library: No module named 'turbo_does_not_exist'"
     )
+
+
+@pytest.fixture
+def built_without_device_code(tmp_path, monkeypatch) -> Path:
+    """What GPU_ARCHS=none leaves of a wheel's native part; the package's lib folder."""
+    folder = tmp_path / "turbo_hostless" / "lib"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    (folder / "resources.json").write_text('{"version": 1, "single_arch": [], "kernels": []}')
+    monkeypatch.syspath_prepend(tmp_path)
+    return folder
+
+
+def test_a_wheel_without_device_code_says_how_to_get_it(built_without_device_code, monkeypatch):
+    with simulated_arch("gfx950"):
+        reason = NativeLibrary("turbo_hostless").why_not(CPU)
+    assert reason == (
+        "turbo-hostless was built without device code (GPU_ARCHS=none); build it with GPU_ARCHS=gfx942 or gfx950"
+    )
+    assert device_code("turbo_hostless") == () and "turbo_hostless" not in sys.modules
+
+
+def test_a_wheel_knows_what_it_was_built_for(built_without_device_code):
+    for name in ("gemm.gfx950.hsaco", "norm.gfx942.hsaco", "norm.gfx950.hsaco"):
+        (built_without_device_code / name).touch()
+    assert device_code("turbo_hostless") == ("gfx942", "gfx950") and no_device_code("turbo_hostless") is None
+    assert device_code("turbo_does_not_exist") is None and no_device_code("turbo_does_not_exist") is None
 
 
 def test_it_can(library):

@@ -11,6 +11,7 @@ from turbo_core import audit as audits
 from turbo_core import doctor as doctors
 from turbo_core.errors import UnsupportedError
 from turbo_core.installed import entry_points
+from turbo_core.native import no_device_code
 from turbo_core.requirements import require_torch, require_triton
 
 
@@ -34,6 +35,9 @@ def audit(options: argparse.Namespace) -> int:
     if not rows:
         print("no wheel with kernels is installed: pip install turbo-gemm, or primus-turbo for all", file=sys.stderr)
     print(json.dumps(audits.to_json(rows), indent=2) if options.json else audits.format_table(rows))
+    for wheel in options.wheel or sorted(entry_points(audits.ENTRY_POINT_GROUP)):
+        if reason := no_device_code(wheel.replace("-", "_")):
+            print(f"no HIP kernels: {reason}", file=sys.stderr)
     return 0 if rows and not any(row.failures for row in rows) else 1
 
 

@@ -11,17 +11,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from turbo_core import tuning
 from turbo_core.autocast import autocast_is_on, without_autocast
-from turbo_core.backend import NOT_BUILT, BackendType, PrecisionType
-from turbo_core.calls import device_of
+from turbo_core.backend import NOT_BUILT, BackendChoice, BackendType, PrecisionType
+from turbo_core.bounded import BoundedDict
+from turbo_core.calls import device_of, key_of
+from turbo_core.device import device_facts
 from turbo_core.environment import variable_in_force
 from turbo_core.errors import BackendUnavailableError
 from turbo_core.log import logger
 from turbo_core.manager import GlobalBackendManager
+from turbo_core.module_backend import ModuleBackend
+from turbo_core.prepared import Prepared, first_run, signature
 from turbo_core.tune_cache import TuneCache, cache_for
+from turbo_core.tuning import deterministic_mode
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "AutoKernelDispatcher",
@@ -54,12 +62,22 @@ class KernelBackend(ABC):
         """Compute the call."""
 
 
+Backend = type[KernelBackend] | ModuleBackend
+
+
 class Decision(NamedTuple):
     """Who computes a call, and why."""
 
     backend: BackendType
-    impl: type[KernelBackend]
+    impl: Backend
     reason: str
+
+
+class _Known(NamedTuple):
+    """What was decided of a call: who computes it, and its launches where those can be repeated."""
+
+    impl: Backend
+    prepared: Prepared | None
 
 
 @dataclass(frozen=True)
@@ -97,20 +115,26 @@ def trace_dispatch() -> Iterator[DispatchTrace]:
 class AutoKernelDispatcher(ABC):
     """The backends of one op and the choice among them; never instantiated.
 
-    A subclass sets ``op``, ``family`` (which setting governs it) and ``backends``, whose order is the order of
-    fallback, and says what a call's precision, default backend and tuning key are.
+    A subclass sets ``op``, ``family`` (which setting governs it), ``backends``, whose order is the order of fallback,
+    and ``defaults`` (by architecture, or by vendor: amd, nvidia, cpu), and says what a call's precision is.
+
+    On a GPU, what was decided of a call is kept for calls like it, until a setting changes: `why_not` may depend on a
+    call's tensors but for their contents and addresses, on what is installed, and on deterministic mode.
     """
 
     op: ClassVar[str]
     family: ClassVar[str]
-    backends: ClassVar[Mapping[BackendType, type[KernelBackend]]]
+    backends: ClassVar[Mapping[BackendType, Backend]]
+    defaults: ClassVar[Mapping[str, BackendType]] = {}
     cache: ClassVar[TuneCache]
+    _known: ClassVar[BoundedDict[Any, _Known]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if list(cls.backends)[-1] is not BackendType.TORCH:
             raise TypeError(f"{cls.__name__}: the last backend must be TORCH, the reference")
         cls.cache = cache_for(cls.op)
+        cls._known = BoundedDict()
 
     # --- what a subclass says of a call ----------------------------------------------------------------------
 
@@ -120,14 +144,15 @@ class AutoKernelDispatcher(ABC):
         """The bucket in which the user's setting for this call stands."""
 
     @classmethod
-    @abstractmethod
     def default_backend(cls, call: Any) -> BackendType:
         """The backend that takes the call when nobody chose one."""
+        facts = device_facts(device_of(call))
+        return cls.defaults.get(facts.arch) or cls.defaults[facts.vendor]
 
     @classmethod
-    @abstractmethod
     def make_key(cls, call: Any) -> Hashable:
         """Everything that can change which backend wins: shapes, strides, dtypes, device, accumulation, ..."""
+        return key_of(call, cls.role(call))
 
     @classmethod
     def scratch(cls, call: Any) -> Any:
@@ -149,8 +174,10 @@ class AutoKernelDispatcher(ABC):
     @classmethod
     def dispatch(cls, call: Any) -> Any:
         """Choose a backend for ``call`` and compute it, with autocast off: the call's dtypes are decided."""
-        device = device_of(call) if autocast_is_on() else None
-        if device is None:
+        device = device_of(call)
+        if device is not None and device.type == "cuda" and not _traces:
+            return cls._repeated(call, device)
+        if device is None or not autocast_is_on():
             return cls._dispatch(call)
         with without_autocast(device):
             return cls._dispatch(call)
@@ -165,13 +192,36 @@ class AutoKernelDispatcher(ABC):
         return decision.impl.execute(call)
 
     @classmethod
+    def _repeated(cls, call: Any, device: torch.device) -> Any:
+        """`dispatch` on a GPU, by what is known of calls like this one."""
+        parts, tensors = signature(call)
+        settings = GlobalBackendManager.settings(cls.family)
+        key = (parts, device.index, settings, deterministic_mode())
+        known = cls._known.get(key)
+        if known is not None and known.prepared is not None:
+            return known.prepared.repeat(tensors, device)
+        with without_autocast(device):
+            if known is not None:
+                return known.impl.execute(call)
+            impl = cls.resolve(call).impl
+            plan = impl.plan if isinstance(impl, ModuleBackend) else None
+            if plan is None:
+                result, prepared = impl.execute(call), None
+            else:
+                result, prepared = first_run(plan(call, device_facts(device)), tensors, device)
+        if not _auto_tunes(GlobalBackendManager.choice(cls.family, cls.precision(call))):
+            # winners come and go without a setting's change
+            cls._known.keep(key, _Known(impl, prepared))
+        return result
+
+    @classmethod
     def resolve(cls, call: Any) -> Decision:
         """Choose a backend for ``call``; raises `BackendUnavailableError` when none may or can take it."""
         precision = cls.precision(call)
         choice = GlobalBackendManager.choice(cls.family, precision)
         if choice is not None and choice.backend is not None:
             return cls._named(choice.backend, precision, call)
-        if GlobalBackendManager.auto_tune_enabled() if choice is None else choice.auto_tune:
+        if _auto_tunes(choice):
             tuned = cls._tuned(call)
             if tuned is not None:
                 return tuned
@@ -243,3 +293,8 @@ class AutoKernelDispatcher(ABC):
             cls.cache.discard(key)
             return None
         return Decision(entry.backend, impl, entry.reason)
+
+
+def _auto_tunes(choice: BackendChoice | None) -> bool:
+    """Whether a call is auto-tuned that no backend is named for."""
+    return GlobalBackendManager.auto_tune_enabled() if choice is None else choice.auto_tune

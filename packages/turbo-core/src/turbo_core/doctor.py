@@ -16,13 +16,15 @@ from typing import Any
 from turbo_core.device import device_facts
 from turbo_core.environment import AUTO_TUNE_VARIABLE, CHECK_INDICES_VARIABLE, FAMILIES
 from turbo_core.explain import explain_calls, find_ops, where_ops_are
-from turbo_core.installed import foreign_namesake
+from turbo_core.installed import entry_points, foreign_namesake
 from turbo_core.log import LEVEL_VARIABLE
+from turbo_core.native import device_code, no_device_code
 from turbo_core.requirements import require_torch
 from turbo_core.tune_file import software_versions
 
 __all__ = ["format_report", "report"]
 
+KERNELS_GROUP = "turbo_core.audit"  # entry points of the wheels with kernels
 NATIVE_LIBRARIES = ("libamdhip64.so", "libhipblaslt.so", "librocblas.so")
 
 
@@ -40,6 +42,7 @@ def report() -> dict[str, Any]:
         "problems": [problem for problem in (torch_problem, foreign_namesake()) if problem is not None],
         "environment": _environment(),
         "native_libraries": _native_libraries(),
+        "device_code": _device_code(),
         "devices": [] if torch_problem else _devices(),
         "ops": _ops(torch_problem),
     }
@@ -61,6 +64,16 @@ def _native_libraries() -> dict[str, list[str]]:
         library: [str(path) for folder in folders for path in sorted(folder.glob(f"{library}*"))]
         for library in NATIVE_LIBRARIES
     }
+
+
+def _device_code() -> dict[str, str]:
+    """Per wheel with kernels, the architectures that its HIP kernels were compiled for, or why there are none."""
+    found = {}
+    for wheel in sorted(entry_points(KERNELS_GROUP)):
+        package = wheel.replace("-", "_")
+        archs = device_code(package)
+        found[wheel] = no_device_code(package) or ("not built" if archs is None else ", ".join(archs))
+    return found
 
 
 def _devices() -> list[dict[str, Any]]:
@@ -104,6 +117,9 @@ def format_report(facts: dict[str, Any]) -> str:
         lines.append("  none set: defaults everywhere")
     lines += ["", "Native libraries"]
     lines += [f"  {name:<22}{', '.join(paths) or 'not found'}" for name, paths in facts["native_libraries"].items()]
+    if facts["device_code"]:
+        lines += ["", "HIP kernels"]
+    lines += [f"  {wheel:<22}{archs}" for wheel, archs in facts["device_code"].items()]
     lines += ["", "Devices"]
     for device in facts["devices"]:
         encoding = "FNUZ" if device["fp8_fnuz"] else "OCP"

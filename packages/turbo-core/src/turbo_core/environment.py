@@ -28,6 +28,7 @@ __all__ = [
     "auto_tune_from_environment",
     "check_indices_from_environment",
     "choice_from_environment",
+    "settings_in_force",
     "variable_in_force",
 ]
 
@@ -58,6 +59,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "quant": Family(()),
     }
 )
+
+_GOVERNING = {name: (*family.variables, AUTO_TUNE_VARIABLE) for name, family in FAMILIES.items()}
 
 _WORDS = {
     "fp4": PrecisionType.FP4,
@@ -143,6 +146,11 @@ def choice_from_environment(family: str, precision: PrecisionType) -> BackendCho
             raise UnsupportedError(f"{found} and its alias {variable} disagree: {os.environ[found]!r}, {raw!r}")
         found, choice = variable, parsed
     return choice
+
+
+def settings_in_force(family: str) -> tuple[str | None, ...]:
+    """What the variables say that choose backends of the family, unread: equal answers make equal choices."""
+    return tuple([_variable(name) for name in _GOVERNING[family]])
 
 
 def variable_in_force(family: str) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 
 from turbo_core.backend import BackendChoice, BackendType, PrecisionType
-from turbo_core.environment import FAMILIES, auto_tune_from_environment, choice_from_environment
+from turbo_core.environment import FAMILIES, auto_tune_from_environment, choice_from_environment, settings_in_force
 from turbo_core.errors import UnsupportedError
 from turbo_core.log import logger
 from turbo_core.tune_cache import clear_all_caches
@@ -25,6 +25,7 @@ class GlobalBackendManager:
     _lock = threading.RLock()
     _set: dict[tuple[str, PrecisionType], BackendChoice] = {}
     _auto_tune: bool | None = None
+    _changes = 0  # how often a setter was called
 
     # --- setters ---------------------------------------------------------------------------------------------
 
@@ -83,6 +84,7 @@ class GlobalBackendManager:
         if enabled is not None and not isinstance(enabled, bool):
             raise UnsupportedError(f"set_auto_tune: enabled={enabled!r} must be True, False or None")
         cls._auto_tune = enabled
+        cls._changes += 1
 
     # --- getters ---------------------------------------------------------------------------------------------
 
@@ -135,6 +137,11 @@ class GlobalBackendManager:
         return choice_from_environment(family, precision) if chosen is None else chosen
 
     @classmethod
+    def settings(cls, family: str) -> tuple[object, ...]:
+        """Equal as long as nothing was set, in code or in the environment, that decides about the family's backends."""
+        return cls._changes, settings_in_force(family)
+
+    @classmethod
     def is_set_in_code(cls, family: str, precision: PrecisionType) -> bool:
         """Whether a setter, not the environment, makes the choice in force."""
         return (family, precision) in cls._set
@@ -145,6 +152,7 @@ class GlobalBackendManager:
         with cls._lock:
             cls._set.clear()
             cls._auto_tune = None
+            cls._changes += 1
             clear_all_caches()
         logger.forget_once()
 
@@ -165,3 +173,4 @@ class GlobalBackendManager:
                     cls._set.pop((family, bucket), None)
                 else:
                     cls._set[family, bucket] = choice
+            cls._changes += 1

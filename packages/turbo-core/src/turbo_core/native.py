@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import os
 from pathlib import Path
 from types import ModuleType
@@ -26,10 +27,33 @@ from turbo_core.requirements import require_torch
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["NativeLibrary", "address", "csrc_common_dir", "float_code", "fp8_code"]
+__all__ = ["NativeLibrary", "address", "csrc_common_dir", "device_code", "float_code", "fp8_code", "no_device_code"]
 
 ARCHS = ("gfx942", "gfx950")
 LIBRARY_VARIABLE = "TURBO_HIP_LIBRARY"
+
+
+# --- what a wheel was built for ---------------------------------------------------------------------------------------
+
+
+def device_code(package: str) -> tuple[str, ...] | None:
+    """The architectures that a wheel has code objects for; None when it was built without native parts at all.
+
+    ``package`` is the import name, such as ``turbo_norm_act``. It is not imported.
+    """
+    spec = importlib.util.find_spec(package)
+    folders = [Path(folder) / "lib" for folder in (spec.submodule_search_locations if spec else None) or ()]
+    if not any((folder / "resources.json").is_file() for folder in folders):
+        return None
+    return tuple(sorted({path.name.split(".")[-2] for folder in folders for path in folder.glob("*.hsaco")}))
+
+
+def no_device_code(package: str) -> str | None:
+    """The reason, where a wheel was built with ``GPU_ARCHS=none``; None for any other."""
+    if device_code(package) != ():
+        return None
+    wheel = package.replace("_", "-")
+    return f"{wheel} was built without device code (GPU_ARCHS=none); build it with GPU_ARCHS={' or '.join(ARCHS)}"
 
 
 # --- the library of a wheel -------------------------------------------------------------------------------------------
@@ -79,6 +103,8 @@ class NativeLibrary:
         """The reason, and whether it will be the same next time (someone may still load a missing HIP library)."""
         if arch not in ARCHS:
             return f"the HIP kernels are for {' and '.join(ARCHS)}; {device} is {arch}", True
+        if (reason := self._no_device_code()) is not None:
+            return reason, True
         try:
             extension = self.extension
         except ImportError as error:
@@ -93,6 +119,10 @@ class NativeLibrary:
         if found != arch:
             return f"the HIP library reports {found} for device {index}, torch {arch}", False
         return None, True
+
+    def _no_device_code(self) -> str | None:
+        loaded = self._extension is not None  # a build without device code has no extension
+        return None if loaded else no_device_code(self.package)
 
     def _index(self, device: torch.device) -> int:
         """The HIP device index. Device 0 of a simulator is the CPU's memory; its architecture can change any time."""

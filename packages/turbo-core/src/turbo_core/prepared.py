@@ -12,14 +12,23 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turbo_core.bounded import BoundedDict
-from turbo_core.launch import Launch, fill_with_zeros, fits_buffers
+from turbo_core.launch import Launch, bound, fill_with_zeros, fits_buffers
 from turbo_core.low_precision import memory_dtype
 from turbo_core.requirements import require_torch
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ALIGNMENT", "PreparedLaunches", "filled_descriptor", "layout_of"]
+__all__ = [
+    "ALIGNMENT",
+    "Prepared",
+    "PreparedLaunches",
+    "Signature",
+    "filled_descriptor",
+    "first_run",
+    "layout_of",
+    "signature",
+]
 
 ALIGNMENT = 16  # bytes: Triton's own test for aligned pointers
 
@@ -44,7 +53,7 @@ class _Start(NamedTuple):
     zeroed: list[int]
 
 
-class _Prepared(NamedTuple):
+class Prepared(NamedTuple):
     """A call without its tensors. Tensors are numbered: inputs, then outputs, then scratch memory.
 
     Attributes:
@@ -59,57 +68,18 @@ class _Prepared(NamedTuple):
     outputs: list[int | None]
     starts: list[_Start]
 
+    def repeat(self, tensors: list[Any], device: torch.device) -> Any:
+        """Start it with other ``tensors`` of a call of the same `signature` and return the outputs.
 
-class PreparedLaunches:
-    """The calls of one launcher that were seen."""
-
-    def __init__(self) -> None:
-        self._torch = require_torch()
-        self._known: BoundedDict[Any, _Prepared] = BoundedDict()
-
-    def run(self, name: str, call: tuple[Any, ...], device: torch.device, plan: Callable[[], Plan]) -> Any:
-        """Answer ``call`` and return its outputs.
-
-        name: tells apart the plans of a launcher whose calls could be equal.
-        call: tensors, and what is hashable.
-        plan: gives the outputs, one tensor or a named tuple of tensors and None, and the launches that write them. An
-            output may be a tensor of the call. It reads no tensor and fills none: what the launches need filled, they
-            fill (`Launch.zeroed`).
+        The list is used up: outputs and scratch memory are added to it.
         """
-        kind = self._torch.Tensor
-        inputs, addresses, parts = [], [], [name, device.index]
-        for value in call:
-            if isinstance(value, kind):
-                address = value.data_ptr()
-                inputs.append(value)
-                addresses.append(address)
-                # How large its memory is, which buffer instructions ask, need not be known: where one tensor of these
-                # sizes and strides was in their reach, the next one is.
-                parts.append((value.shape, value.stride(), value.dtype, address % ALIGNMENT))
-            else:
-                parts.append(value)
-        if len(set(addresses)) < len(addresses):  # which tensors are one is then part of the call
-            parts.append(tuple(map(addresses.index, addresses)))
-        key = tuple(parts)
-        known = self._known.get(key)
-        if known is not None:
-            if device.type != "cuda" or device.index == self._torch.cuda.current_device():
-                return self._repeat(known, inputs, device)
-            with self._torch.cuda.device(device):
-                return self._repeat(known, inputs, device)
-        outputs, launches = plan()
-        compiled = [launch.run(device) for launch in launches]
-        prepared = None if None in compiled else _prepare(inputs, outputs, launches, compiled)
-        if prepared is not None:
-            self._known.keep(key, prepared)
-        return outputs
-
-    def _repeat(self, prepared: _Prepared, tensors: list[Any], device: torch.device) -> Any:
-        """Start it on the current device, which is ``device``; ``tensors`` are the inputs."""
-        allocations, make, outputs, starts = prepared
-        empty = self._torch.empty_strided
+        torch = require_torch()
+        if device.type == "cuda" and device.index != torch._C._cuda_getDevice():
+            with torch.cuda.device(device):
+                return self.repeat(tensors, device)
+        allocations, make, outputs, starts = self
         for size, stride, raw, dtype in allocations:
-            tensor = empty(size, stride, dtype=raw, device=device)
+            tensor = torch.empty_strided(size, stride, dtype=raw, device=device)
             tensors.append(tensor if raw is dtype else tensor.view(dtype))
         for start, given, positions, descriptors, zeroed in starts:
             for number in zeroed:
@@ -128,7 +98,87 @@ class PreparedLaunches:
         return make([None if number is None else tensors[number] for number in outputs])
 
 
-def _prepare(inputs: list[Any], outputs: Any, launches: list[Launch], compiled: list[Any]) -> _Prepared | None:
+class Signature(NamedTuple):
+    """What a plan, and what Triton compiles for it, may depend on of a call; its tensors beside it."""
+
+    key: tuple[Any, ...]
+    tensors: list[Any]
+
+
+def signature(call: tuple[Any, ...]) -> Signature:
+    """Everything in ``call`` but its tensors' addresses and contents: where two are equal, so are their plans.
+
+    How large the memory of a tensor is, which buffer instructions ask, need not be known: where one tensor of some
+    sizes and strides was in their reach, the next one is.
+    """
+    tensor_type: Any = require_torch().Tensor
+    tensors: list[Any] = []
+    addresses: list[int] = []
+    parts: list[Any] = [type(call)]
+    _describe(call, tensor_type, tensors, addresses, parts)
+    if len(set(addresses)) < len(addresses):  # which tensors are one is then part of it
+        parts.append(tuple(map(addresses.index, addresses)))
+    return Signature(tuple(parts), tensors)
+
+
+def _describe(
+    call: tuple[Any, ...], tensor_type: Any, tensors: list[Any], addresses: list[int], parts: list[Any]
+) -> None:
+    for value in call:
+        if isinstance(value, tensor_type):
+            address = value.data_ptr()
+            tensors.append(value)
+            addresses.append(address)
+            parts.append((value.shape, value.stride(), value.dtype, address % ALIGNMENT))
+        elif isinstance(value, tuple):
+            parts.append(len(value))
+            _describe(value, tensor_type, tensors, addresses, parts)
+        else:
+            parts.append(value)
+
+
+class PreparedLaunches:
+    """The calls of one launcher that were seen."""
+
+    def __init__(self) -> None:
+        self._known: BoundedDict[Any, Prepared] = BoundedDict()
+
+    def run(self, name: str, call: tuple[Any, ...], device: torch.device, plan: Callable[[], Plan]) -> Any:
+        """Answer ``call`` and return its outputs.
+
+        name: tells apart the plans of a launcher whose calls could be equal.
+        call: tensors, and what is hashable.
+        plan: see `first_run`.
+        """
+        parts, tensors = signature(call)
+        key = (name, device.index, parts)
+        known = self._known.get(key)
+        if known is not None:
+            return known.repeat(tensors, device)
+        outputs, prepared = first_run(plan(), tensors, device)
+        if prepared is not None:
+            self._known.keep(key, prepared)
+        return outputs
+
+
+def first_run(plan: Plan, tensors: list[Any], device: torch.device) -> tuple[Any, Prepared | None]:
+    """Start a plan's launches; its outputs, and what repeats it with other tensors where that can be.
+
+    Args:
+        plan: the outputs, one tensor or a named tuple of tensors and None, and the launches that write them. An output
+            may be a tensor of the call. Planning read no tensor and filled none: what the launches need filled, they
+            fill (`Launch.zeroed`).
+        tensors: those of the call that was planned.
+        device: where they are.
+    """
+    outputs, launches = plan
+    compiled = [launch.run(device) for launch in launches]
+    return outputs, None if None in compiled else _prepare(tensors, outputs, launches, compiled, device)
+
+
+def _prepare(
+    inputs: list[Any], outputs: Any, launches: list[Launch], compiled: list[Any], device: torch.device
+) -> Prepared | None:
     """The call that was just run; None where its tensors cannot be told apart by their addresses."""
     torch = require_torch()
     one = isinstance(outputs, torch.Tensor)
@@ -146,7 +196,7 @@ def _prepare(inputs: list[Any], outputs: Any, launches: list[Launch], compiled: 
     starts = []
     for launch, kernel in zip(launches, compiled, strict=True):
         arguments = launch.by_position()
-        start = _Start(kernel[launch.whole_grid()], arguments, [], [], [])
+        start = _Start(bound(kernel, launch.whole_grid(), device), arguments, [], [], [])
         for position, value in enumerate(arguments):
             described = hasattr(value, "block_shape")
             tensor = value.base if described else value
@@ -169,7 +219,7 @@ def _prepare(inputs: list[Any], outputs: Any, launches: list[Launch], compiled: 
         starts.append(start)
     allocations = [(t.shape, t.stride(), memory_dtype(t.dtype), t.dtype) for t in tensors[given:]]
     written = [None if x is None else _number(x, tensors) for x in results]
-    return _Prepared(allocations, None if one else type(outputs)._make, written, starts)
+    return Prepared(allocations, None if one else type(outputs)._make, written, starts)
 
 
 def _number(tensor: Any, tensors: list[Any]) -> int:

@@ -20,7 +20,7 @@ from turbo_core.tune_cache import TuneEntry, key_text
 if TYPE_CHECKING:
     import torch
 
-    from turbo_core.dispatch import AutoKernelDispatcher, KernelBackend
+    from turbo_core.dispatch import AutoKernelDispatcher, Backend
 
 __all__ = ["call_key", "deterministic_mode", "measure_milliseconds", "set_tune_group", "tune", "why_not_tune"]
 
@@ -96,7 +96,7 @@ def why_not_tune() -> str | None:
     return None
 
 
-def measure_milliseconds(impl: type[KernelBackend], call: Any) -> float:
+def measure_milliseconds(impl: Backend, call: Any) -> float:
     """Median time of ``impl.execute(call)``: device events on a GPU, the host clock on a CPU."""
     torch = require_torch()
     device = device_of(call)

@@ -19,36 +19,37 @@ MARKERS = (
     "dist: runs several ranks (selected by --dist-only)",
     "gpu(count=1): needs that many GPUs, else skipped with the reason",
     "simulated: runs on simulated machine code too, where nox -s test-<arch> finds no card",
-    "pairwise(each=(), keep=None): of the product of the parameters, a covering array of pairs; all of it with --full",
-    "full: repeats on more cases what another test shows; deselected unless --full",
+    "pairwise(each=(), keep=None): without a GPU a covering array of the product of the parameters, unless --full",
+    "full: repeats on more cases what another test shows; deselected without a GPU, unless --full",
     "audit_full: the long half of the compile audit; deselected unless -m names it",
     "long_build: builds C++ for minutes; deselected unless -m names it",
     "all_objects: disassembles minutes of machine code; deselected unless -m names it",
 )
 
 
-def choose(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pytest.Item], Counter[str]]:
+def choose(config: pytest.Config, items: list[pytest.Item], gpus: int) -> tuple[list[pytest.Item], Counter[str]]:
     """The items that run, and how many were left out for which reason."""
+    full = config.getoption("--full") or gpus > 0  # a GPU is done with all of it in minutes
     left_out: Counter[str] = Counter()
     kept = []
     for item in items:
-        if reason := _why_left_out(config, item):
+        if reason := _why_left_out(config, item, full):
             left_out[reason] += 1
         else:
             kept.append(item)
-    if not config.getoption("--full"):
+    if not full:
         covering = _covering(kept)
         left_out["run with --full"] += len(kept) - len(covering)
         kept = covering
     return kept, +left_out
 
 
-def _why_left_out(config: pytest.Config, item: pytest.Item) -> str | None:
+def _why_left_out(config: pytest.Config, item: pytest.Item, full: bool) -> str | None:
     if config.getoption("--deterministic-only") and not item.get_closest_marker("deterministic"):
         return "--deterministic-only"
     if config.getoption("--dist-only") and not _is_dist(item):
         return "--dist-only"
-    if item.get_closest_marker("full") and not config.getoption("--full"):
+    if item.get_closest_marker("full") and not full:
         return "run with --full"
     expression = config.getoption("markexpr", "") or ""
     for marker in _OPT_IN:
@@ -73,8 +74,8 @@ def _covering(items: list[pytest.Item]) -> list[pytest.Item]:
     groups: defaultdict[object, list[pytest.Item]] = defaultdict(list)
     for item in items:
         marker = item.get_closest_marker("pairwise")
-        if marker is None or not hasattr(item, "callspec"):
-            continue
+        if marker is None or not hasattr(item, "callspec") or item.get_closest_marker("gpu"):
+            continue  # thinned where there is no GPU: what needs one is skipped, and stands for no pair
         each = marker.kwargs.get("each", ())
         apart = tuple(id(item.callspec.params[name]) for name in ((each,) if isinstance(each, str) else each))
         groups[item.parent, item.originalname, apart].append(item)  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from turbo_testing.cases import load
 from turbo_testing.metrics import assert_close, assert_snr
 
 cases = load("turbo-attention")
+LARGER = [pytest.param(shape, marks=pytest.mark.gpu) for shape in cases.SHAPES[1:]]  # minutes in the interpreter
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 2e-2}  # gradients are sums of rounded products
 
 
@@ -79,13 +80,12 @@ def test_reference_against_float64(device, shape, options):
     check(shape, torch.float32, device, options)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("options", cases.OPTIONS.values(), ids=cases.OPTIONS)
-@pytest.mark.parametrize("shape", cases.SMALL + cases.SHAPES[1:], ids=str)
+@pytest.mark.parametrize("shape", [*cases.SMALL, *LARGER], ids=str)
 def test_triton_against_float64(device, shape, options, poisoned_allocations):
     if reason := why_no_triton(device):
         pytest.skip(reason)
-    if device.type == "cpu" and shape not in cases.SMALL:
-        pytest.skip("takes minutes in the interpreter")
     GlobalBackendManager.set_attn_backend("TRITON")
     more_than_bias = "bias" in options and options.keys() & {"alibi", "softcap", "dropout_p"}
     if device_facts(device).vendor == "amd" and more_than_bias and not {shape.D, shape.Dv} <= {16, 32, 64, 128}:

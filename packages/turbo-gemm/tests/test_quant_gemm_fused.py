@@ -28,6 +28,7 @@ def weight(shape, dtype, main_grad_dtype, device):
     return made
 
 
+@pytest.mark.pairwise(each="quant_backend")
 @pytest.mark.parametrize("main_grad_dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("trans_a", "trans_b"), [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("config", NAMES)

@@ -46,7 +46,7 @@ HOST = (
 
 class Project:
     def __init__(self, folder: Path) -> None:
-        self.source, self.build_folder = folder / "source", folder / "build"
+        self.source, self.build_folder, self.cache = folder / "source", folder / "build", folder / "cache"
         (self.source / "own").mkdir(parents=True)
         self.write("CMakeLists.txt", PROJECT.format(common=CSRC_COMMON))
         self.write("plain.hip", PLAIN)
@@ -61,7 +61,8 @@ class Project:
         environment = {
             key: value for key, value in os.environ.items() if key not in ("GPU_ARCHS", "MAX_JOBS", "ROCM_PATH")
         }
-        environment |= {"ROCM_HOME": "/nowhere/rocm", "PYTHONDONTWRITEBYTECODE": "1"} | variables
+        environment |= {"ROCM_HOME": "/nowhere/rocm", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment |= {"TURBO_BUILD_CACHE": str(self.cache)} | variables
         return subprocess.run(command, capture_output=True, text=True, env=environment)
 
     def configure(self, *options: str, **variables: str) -> subprocess.CompletedProcess:
@@ -173,7 +174,7 @@ def test_rocms_compiler_is_called_with_the_right_flags(project, tmp_path, variab
     log.unlink()  # the question for the version
     good(project.build(**variables))
     calls = [json.loads(line) for line in log.read_text().splitlines()]
-    compiles = [call for call in calls if call[0] == "amdclang++"]
+    compiles = [call for call in calls if call[0] == "amdclang++" and "-E" not in call]
     links = [call for call in calls if call[0] == "ld.lld"]
     assert len(compiles) == len(links) == 3
     done = set()

@@ -17,16 +17,16 @@
 include_guard(GLOBAL)
 
 get_filename_component(TURBO_CSRC_COMMON "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
+include("${CMAKE_CURRENT_LIST_DIR}/TurboCache.cmake")
 
 # --- options ----------------------------------------------------------------------------------------------------------
 
 set(TURBO_SUPPORTED_ARCHS gfx942 gfx950)
-set(GPU_ARCHS "$ENV{GPU_ARCHS}" CACHE STRING "Architectures to build for: gfx942;gfx950, either, or native")
+set(GPU_ARCHS "$ENV{GPU_ARCHS}" CACHE STRING "Architectures to build for: gfx942;gfx950, either, native, or none")
 set(TURBO_ROCM_HOME "" CACHE PATH "ROCm to take the device compiler from (default: ROCM_HOME, ROCM_PATH, /opt/rocm)")
 set(TURBO_DEVICE_COMPILER AUTO CACHE STRING "Origin of the device compiler: AUTO, ROCM, or ZIG (the package ziglang)")
 set(TURBO_DEVICE_FLAGS "" CACHE STRING "More flags for the device compiler, ;-list")
 set(TURBO_ALLOW_SPILLS OFF CACHE BOOL "Only warn about a kernel that spills registers or uses scratch memory")
-set(TURBO_COMPILER_CACHE AUTO CACHE STRING "Launcher of the host compiler: AUTO (ccache, sccache), OFF, or a program")
 set(TURBO_MAX_JOBS "$ENV{MAX_JOBS}" CACHE STRING "Most compilers at a time (default: the generator's own choice)")
 
 # --- at most MAX_JOBS compilers at a time -----------------------------------------------------------------------------
@@ -39,19 +39,6 @@ if(TURBO_MAX_JOBS)
   set_property(GLOBAL APPEND PROPERTY JOB_POOLS turbo=${TURBO_MAX_JOBS})
   set(CMAKE_JOB_POOL_COMPILE turbo)
   set(_turbo_pool JOB_POOL turbo)
-endif()
-
-# --- ccache for the host compiler -------------------------------------------------------------------------------------
-# Device compiles do not go through it: they take seconds in all.
-
-if(TURBO_COMPILER_CACHE STREQUAL AUTO)
-  find_program(TURBO_CACHE_PROGRAM NAMES ccache sccache)
-elseif(TURBO_COMPILER_CACHE)
-  set(TURBO_CACHE_PROGRAM "${TURBO_COMPILER_CACHE}")
-endif()
-if(TURBO_COMPILER_CACHE AND TURBO_CACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${TURBO_CACHE_PROGRAM}")
-  message(STATUS "Turbo: host compiler through ${TURBO_CACHE_PROGRAM}")
 endif()
 
 # --- ROCm, if any -----------------------------------------------------------------------------------------------------
@@ -90,8 +77,13 @@ function(_turbo_native_archs result)
   set(${result} "${found}" PARENT_SCOPE)
 endfunction()
 
+# Empty for GPU_ARCHS=none: a build without device code.
 function(_turbo_archs result)
   string(REGEX REPLACE "[, ]+" ";" archs "${GPU_ARCHS}")
+  if(archs STREQUAL "none")
+    set(${result} "" PARENT_SCOPE)
+    return()
+  endif()
   if(archs STREQUAL "native")
     _turbo_native_archs(archs)
     if(NOT archs)
@@ -105,7 +97,7 @@ function(_turbo_archs result)
   foreach(arch ${archs})
     if(NOT arch IN_LIST TURBO_SUPPORTED_ARCHS)
       message(FATAL_ERROR "GPU_ARCHS is '${GPU_ARCHS}', which means ${archs}: ${arch} is not supported; "
-        "accepted are ${TURBO_SUPPORTED_ARCHS}, separated by ';' or ',', or native")
+        "accepted are ${TURBO_SUPPORTED_ARCHS}, separated by ';' or ',', native, or none")
     endif()
   endforeach()
   set(${result} ${archs} PARENT_SCOPE)
@@ -113,8 +105,8 @@ endfunction()
 
 # --- the device compiler ----------------------------------------------------------------------------------------------
 
-# Sets the global properties TURBO_DEVICE_CC and TURBO_DEVICE_LD, command lines. Properties, not cache entries: in an
-# isolated build ziglang lies in another folder each time.
+# Sets the global properties TURBO_DEVICE_CC and TURBO_DEVICE_LD, command lines, and TURBO_DEVICE_IDENTITY, which tells one
+# compiler from another. Properties, not cache entries: in an isolated build ziglang lies in another folder each time.
 function(_turbo_find_device_compiler)
   get_property(known GLOBAL PROPERTY TURBO_DEVICE_CC SET)
   if(known)
@@ -153,6 +145,14 @@ function(_turbo_find_device_compiler)
   execute_process(COMMAND ${cc} --version OUTPUT_VARIABLE version ERROR_QUIET)
   string(REGEX MATCH "[^\n]*" version "${version}")
   message(STATUS "Turbo: device compiler of ${kind}: ${version}")
+  if(TURBO_CACHE_FOLDER)
+    list(GET cc 0 program)
+    list(GET ld 0 linker)
+    set(digest "${TURBO_CSRC_COMMON}/cmake/compile_cache.py")
+    execute_process(COMMAND "${Python_EXECUTABLE}" -B "${digest}" "${program}" "${linker}"
+      OUTPUT_VARIABLE digest COMMAND_ERROR_IS_FATAL ANY OUTPUT_STRIP_TRAILING_WHITESPACE)
+    set_property(GLOBAL PROPERTY TURBO_DEVICE_IDENTITY "${version} ${digest}")
+  endif()
   set_property(GLOBAL PROPERTY TURBO_DEVICE_CC "${cc}")
   set_property(GLOBAL PROPERTY TURBO_DEVICE_LD "${ld}")
 endfunction()
@@ -168,21 +168,31 @@ function(turbo_add_kernels target)
   if(NOT arg_TABLE)
     set(arg_TABLE resources.json)
   endif()
-  _turbo_find_device_compiler()
   _turbo_archs(archs)
-  message(STATUS "Turbo: ${target} for ${archs}")
+  if(archs)
+    _turbo_find_device_compiler()
+    message(STATUS "Turbo: ${target} for ${archs}")
+  else()
+    message(STATUS "Turbo: no ${target}, since GPU_ARCHS is none")
+  endif()
   get_property(cc GLOBAL PROPERTY TURBO_DEVICE_CC)
   get_property(ld GLOBAL PROPERTY TURBO_DEVICE_LD)
   string(JOIN "\;" cc_line ${cc})
   string(JOIN "\;" ld_line ${ld})
   list(TRANSFORM arg_INCLUDES PREPEND "-I" OUTPUT_VARIABLE includes)
   set(tool "${TURBO_CSRC_COMMON}/cmake/compile_kernels.py")
-  set(metadata "${TURBO_CSRC_COMMON}/cmake/code_object.py")
+  set(metadata "${TURBO_CSRC_COMMON}/cmake/code_object.py" "${TURBO_CSRC_COMMON}/cmake/compile_cache.py")
   set(folder "${CMAKE_CURRENT_BINARY_DIR}/${target}")
   file(MAKE_DIRECTORY "${folder}")
   set(allow "")
   if(TURBO_ALLOW_SPILLS)
     set(allow --allow-spills)
+  endif()
+
+  set(cache "")
+  if(TURBO_CACHE_FOLDER)
+    get_property(identity GLOBAL PROPERTY TURBO_DEVICE_IDENTITY)
+    set(cache --cache "${TURBO_CACHE_FOLDER}/kernels" --identity "${identity}")
   endif()
 
   set(objects "")
@@ -209,11 +219,11 @@ function(turbo_add_kernels target)
         OUTPUT "${object}" "${object}.json"
         COMMAND "${Python_EXECUTABLE}" -B "${tool}" compile
           --arch ${arch} --source "${source}" --output "${object}" ${allow}
-          --compiler "${cc_line}" --linker "${ld_line}"
+          --compiler "${cc_line}" --linker "${ld_line}" ${cache}
           -- "-I${TURBO_CSRC_COMMON}/include" ${includes} ${TURBO_DEVICE_FLAGS} ${arg_FLAGS}
-        MAIN_DEPENDENCY "${source}" DEPENDS "${tool}" "${metadata}"
+        MAIN_DEPENDENCY "${source}" DEPENDS "${tool}" ${metadata}
         DEPFILE "${object}.d" ${_turbo_pool}
-        COMMENT "HIP ${kernel} for ${arch}" VERBATIM COMMAND_EXPAND_LISTS)
+        COMMENT "${kernel} ${arch}" VERBATIM COMMAND_EXPAND_LISTS)
       list(APPEND objects "${object}")
       list(APPEND tables "${object}.json")
     endforeach()

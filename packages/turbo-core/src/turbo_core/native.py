@@ -41,7 +41,10 @@ def device_code(package: str) -> tuple[str, ...] | None:
 
     ``package`` is the import name, such as ``turbo_norm_act``. It is not imported.
     """
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:  # a module that was made by hand and lies nowhere
+        return None
     folders = [Path(folder) / "lib" for folder in (spec.submodule_search_locations if spec else None) or ()]
     if not any((folder / "resources.json").is_file() for folder in folders):
         return None

@@ -308,18 +308,23 @@ def test_backends_are_reset_after_each_test(run):
 PRODUCT = """
     import pytest
 
-    @pytest.mark.pairwise
+    @pytest.mark.covering
     @pytest.mark.parametrize("a", range(3))
     @pytest.mark.parametrize("b", range(3))
     @pytest.mark.parametrize("c", range(3))
     def test_three(a, b, c): pass
 
-    @pytest.mark.pairwise(each="backend", keep=lambda p: (p["a"], p["b"], p["c"]) == (1, 1, 1))
+    @pytest.mark.covering(each="backend", keep=lambda p: (p["a"], p["b"], p["c"]) == (1, 1, 1))
     @pytest.mark.parametrize("a", range(2))
     @pytest.mark.parametrize("b", range(2))
     @pytest.mark.parametrize("c", range(2))
     @pytest.mark.parametrize("backend", ["one", "two"])
     def test_each(a, b, c, backend): pass
+
+    @pytest.mark.covering(strength=1)
+    @pytest.mark.parametrize("a", range(2))
+    @pytest.mark.parametrize("b", range(4))
+    def test_values(a, b): pass
 
     @pytest.mark.full
     def test_more(): pass
@@ -342,6 +347,8 @@ def test_products_are_thinned_to_pairs(run):
         assert ("1", "1", "1") in rows and len(rows) < 8
         for one, other in ((0, 1), (0, 2), (1, 2)):
             assert len({(row[one], row[other]) for row in rows}) == 4
+    values = passed(result, "test_values")
+    assert len(values) == 4 and {row[0] for row in values} == set("0123") and {row[1] for row in values} == set("01")
     assert "test_more" not in result.stdout.str()
     result.stdout.fnmatch_lines(["*run with --full (deselected)*"])
 

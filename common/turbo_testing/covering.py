@@ -2,7 +2,7 @@
 """Covering arrays: few rows of a product in which every pair of values still meets.
 
 Most faults need one or two values to come together (a dtype and a layout), so a test over four axes says nearly as much
-with the rows of a covering array as with the whole product. The plugin thins the tests marked `pairwise` with this.
+with the rows of a covering array as with the whole product. The plugin thins the tests marked `covering` with this.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Options
     --deterministic-only   run only tests marked `deterministic`
     --dist-only            run only distributed tests; the two together are a usage error
     Without either, everything runs that can: a bit-for-bit repeat is worth checking in every run.
-    --full                 what a run without a GPU thins: whole products (`pairwise`), the tests marked `full`
+    --full                 what a run without a GPU thins: whole products (`covering`), the tests marked `full`
     --budgets              compare the CPU time of each wheel's tests with its budget: too much fails the run
     --aiter-wheel FILE     the amd-aiter wheel, whose kernels turbo-sim's tests run (nox fetches it)
 
@@ -14,7 +14,7 @@ Markers
     dist                   the test runs several ranks (classes derived from torch's multi-process test cases count too)
     gpu(count=1)           needs that many GPUs, else it is skipped with the reason
     simulated              the test runs on simulated machine code too, where `nox -s test-<arch>` finds no card
-    pairwise(each, keep)   of the product of its parameters, rows that hold every pair of values, where there is no GPU
+    covering(strength=2)   of the product of its parameters, rows that hold every pair of values, where there is no GPU
     full                   repeats on more cases what another test shows: runs on a GPU, and with --full
     audit_full             the long half of the ahead-of-time compile audit: deselected unless -m names the marker
     long_build             builds C++ for minutes: likewise

@@ -19,7 +19,7 @@ MARKERS = (
     "dist: runs several ranks (selected by --dist-only)",
     "gpu(count=1): needs that many GPUs, else skipped with the reason",
     "simulated: runs on simulated machine code too, where nox -s test-<arch> finds no card",
-    "pairwise(each=(), keep=None): without a GPU a covering array of the product of the parameters, unless --full",
+    "covering(strength=2, each=(), keep=None): a covering array of the parameters; all without a GPU only with --full",
     "full: repeats on more cases what another test shows; deselected without a GPU, unless --full",
     "audit_full: the long half of the compile audit; deselected unless -m names it",
     "long_build: builds C++ for minutes; deselected unless -m names it",
@@ -66,24 +66,27 @@ def _is_dist(item: pytest.Item) -> bool:
 
 
 def _covering(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The items, less those of `pairwise` tests that no pair of values needs.
+    """The items, less those of tests marked `covering` that no combination of `strength` values needs.
 
-    The values of the arguments that `each` names share no pair: every one of them gets a covering array of the other
-    arguments (a backend, which may be skipped, or an architecture). Items of which `keep(parameters)` is true all stay.
+    The values of the arguments that `each` names share no combination: every one of them gets a covering array of the
+    other arguments (a backend, which may be skipped, or an architecture). Items of which `keep(parameters)` is true all
+    stay.
     """
     groups: defaultdict[object, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        marker = item.get_closest_marker("pairwise")
+        marker = item.get_closest_marker("covering")
         if marker is None or not hasattr(item, "callspec") or item.get_closest_marker("gpu"):
-            continue  # thinned where there is no GPU: what needs one is skipped, and stands for no pair
+            continue  # thinned where there is no GPU: what needs one is skipped, and stands for nothing
         each = marker.kwargs.get("each", ())
         apart = tuple(id(item.callspec.params[name]) for name in ((each,) if isinstance(each, str) else each))
         groups[item.parent, item.originalname, apart].append(item)  # type: ignore[attr-defined]
     dropped: set[pytest.Item] = set()
     for group in groups.values():
-        keep = group[0].get_closest_marker("pairwise").kwargs.get("keep") or (lambda parameters: False)  # type: ignore[union-attr]
+        options = group[0].get_closest_marker("covering").kwargs  # type: ignore[union-attr]
+        keep = options.get("keep", lambda parameters: False)
         kept = [number for number, item in enumerate(group) if keep(item.callspec.params)]  # type: ignore[attr-defined]
-        dropped |= set(group) - {group[row] for row in covering_rows([_row(item) for item in group], kept)}
+        chosen = covering_rows([_row(item) for item in group], kept, options.get("strength", 2))
+        dropped |= set(group) - {group[row] for row in chosen}
     return [item for item in items if item not in dropped]
 
 

@@ -80,7 +80,7 @@ def test_reference_against_float64(device, shape, options):
     check(shape, torch.float32, device, options)
 
 
-@pytest.mark.pairwise
+@pytest.mark.covering
 @pytest.mark.parametrize("options", cases.OPTIONS.values(), ids=cases.OPTIONS)
 @pytest.mark.parametrize("shape", [*cases.SMALL, *LARGER], ids=str)
 def test_triton_against_float64(device, shape, options, poisoned_allocations):

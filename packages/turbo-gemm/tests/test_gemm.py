@@ -52,7 +52,7 @@ def check(a, b, trans_a, trans_b, grad_out, *, bias=None, out_dtype=None):
 
 
 @pytest.mark.simulated
-@pytest.mark.pairwise(each="backend")
+@pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("trans_a", "trans_b"), LAYOUTS)

@@ -87,7 +87,7 @@ def test_one_past_an_edge(quant_backend, device, config):
             check(a, b, False, True, grad_out, FP8_CONFIGS[config], bias=bias)
 
 
-@pytest.mark.pairwise(each="quant_backend")
+@pytest.mark.covering(each="quant_backend")
 @pytest.mark.parametrize("part", range(2))
 @pytest.mark.parametrize(("trans_a", "trans_b"), LAYOUTS)
 @pytest.mark.parametrize("format", ["e4m3", "e5m2", "hybrid"])

@@ -18,7 +18,7 @@ def weight(shape, dtype, main_grad_dtype, device):
     return made
 
 
-@pytest.mark.pairwise(each="backend")
+@pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("main_grad_dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("trans_a", "trans_b"), [(False, False), (False, True), (True, False), (True, True)])

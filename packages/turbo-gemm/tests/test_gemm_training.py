@@ -149,6 +149,7 @@ def test_save_on_cpu(device, name):
 # --- autocast -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.covering
 @pytest.mark.usefixtures("serving")
 @pytest.mark.parametrize("cast_to", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", NAMES)
@@ -216,6 +217,7 @@ def test_explain_tells_what_runs_under_autocast(device, name, capsys):
 # --- which inputs need gradients ------------------------------------------------------------------------------------
 
 
+@pytest.mark.covering
 @pytest.mark.usefixtures("serving")
 @pytest.mark.parametrize("needed", list(itertools.product((True, False), repeat=3))[:-1], ids=str)
 @pytest.mark.parametrize("name", NAMES)
@@ -253,6 +255,7 @@ def test_frozen_inputs_compiled(device, name, needed):
 # --- strides of the bias, zero sizes --------------------------------------------------------------------------------
 
 
+@pytest.mark.covering
 @pytest.mark.usefixtures("serving")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("how", ["every third", "expanded", "offset by one"])

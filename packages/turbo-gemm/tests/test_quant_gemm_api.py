@@ -134,6 +134,7 @@ def executed(monkeypatch):
     return seen
 
 
+@pytest.mark.covering(strength=1)
 @pytest.mark.parametrize(("trans_a", "trans_b"), [(False, True), (True, False)])
 @pytest.mark.parametrize("config", [*NAMES, "mxfp4-preshuffled"])
 def test_opcheck(device, executed, config, trans_a, trans_b):
@@ -182,6 +183,7 @@ def test_only_the_gradient_is_rounded_at_random(executed, trans_a, trans_b):
             assert torch.equal(one, other) is (name not in random), f"{name} of {role}"
 
 
+@pytest.mark.covering(strength=1)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("config", NAMES)
 def test_compiled_whole_and_with_the_strides_of_eager(device, config, dynamic):

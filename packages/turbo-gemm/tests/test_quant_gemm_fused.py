@@ -28,7 +28,7 @@ def weight(shape, dtype, main_grad_dtype, device):
     return made
 
 
-@pytest.mark.pairwise(each="quant_backend")
+@pytest.mark.covering(each="quant_backend")
 @pytest.mark.parametrize("main_grad_dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("trans_a", "trans_b"), [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("config", NAMES)
@@ -83,6 +83,7 @@ def test_micro_batches_interleave_into_a_strided_main_grad(device, config):
     assert not storage[:, 10:].any()
 
 
+@pytest.mark.covering(strength=1)
 @pytest.mark.parametrize("auto_tune", ["global", "per op"])
 @pytest.mark.parametrize("config", NAMES)
 def test_tuning_never_writes_main_grad(device, config, auto_tune):

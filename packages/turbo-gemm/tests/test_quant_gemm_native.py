@@ -32,6 +32,7 @@ def rotate(x, axis):
     return turbo_quant.hadamard_transform(padded, SIGN_MASK).movedim(-1, axis)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("M", "N", "K"), SIZES)
 @pytest.mark.parametrize(("trans_a", "trans_b"), [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize(("arch", "name"), CASES)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import enum
 import warnings
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -12,52 +14,89 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from turbo_core import UnsupportedError
-from turbo_core.library import Gradient, Refused, register_op
+from turbo_core.calls import Spec
+from turbo_core.library import Differentiable, OpLibrary, Refused
 
-library = torch.library.Library("turbo_core_test", "DEF")
-
-
-def like(x, *_):
-    return torch.empty_like(x)
+library = OpLibrary("turbo_core_test")
 
 
-def save(ctx, inputs, output):
-    *saved, ctx.factor = inputs
-    ctx.save_for_backward(*saved)
+class Cube(NamedTuple):
+    x: torch.Tensor
+    factor: float
 
 
-def backward(ctx, dy):
-    assert ctx.needs_input_grad == (True, False), "one flag for each argument of the op"
-    (x,) = ctx.saved_tensors
-    return cube_backward(dy, x, ctx.factor), None
+class CubeBackward(NamedTuple):
+    dy: torch.Tensor
+    x: torch.Tensor
+    factor: float
 
 
-def second(ctx, ddx):
-    return *cube_second(ddx, *ctx.saved_tensors, ctx.factor), None
+class CubeSecond(NamedTuple):
+    ddx: torch.Tensor
+    dy: torch.Tensor
+    x: torch.Tensor
+    factor: float
 
 
-cube_second = register_op(
-    library,
-    "cube_second(Tensor ddx, Tensor dy, Tensor x, float factor) -> (Tensor, Tensor)",
-    lambda ddx, dy, x, factor: (3 * factor * ddx * x * x, 6 * factor * ddx * dy * x),
-    lambda ddx, dy, x, factor: (torch.empty_like(x), torch.empty_like(x)),
+class CubeGradients(NamedTuple):
+    dy: torch.Tensor
+    x: torch.Tensor
+
+
+class Sign(NamedTuple):
+    x: torch.Tensor
+
+
+def like(call):
+    return Spec(call.x.shape, call.x.dtype)
+
+
+def run_second(call):
+    ddx, dy, x, factor = call
+    return CubeGradients(3 * factor * ddx * x * x, 6 * factor * ddx * dy * x)
+
+
+def backward(saved, dy, needs):
+    assert needs == Cube(True, False), "one flag for each field of the call"
+    return {"x": cube_backward(CubeBackward(dy, *saved))}
+
+
+def second(saved, ddx, needs):
+    return cube_second(CubeSecond(ddx, *saved))._asdict()
+
+
+cube_second = library.op(
+    "cube_second",
+    CubeSecond,
+    run_second,
+    lambda call: CubeGradients(like(call), like(call)),
     Refused("cube", "third derivatives"),
+    result=CubeGradients,
 )
-cube_backward = register_op(
-    library,
-    "cube_backward(Tensor dy, Tensor x, float factor) -> Tensor",
-    lambda dy, x, factor: 3 * factor * dy * x * x,
+cube_backward = library.op(
+    "cube_backward",
+    CubeBackward,
+    lambda call: 3 * call.factor * call.dy * call.x * call.x,
     like,
-    Gradient(second, save, "cube"),
+    Differentiable(second, lambda call, result, needs: call, "cube"),
 )
-cube_op = register_op(
-    library,
-    "cube(Tensor x, float factor) -> Tensor",
-    lambda x, factor: factor * x**3,
+cube_call = library.op(
+    "cube",
+    Cube,
+    lambda call: call.factor * call.x**3,
     like,
-    Gradient(backward, save, "cube"),
+    Differentiable(backward, lambda call, result, needs: call, "cube"),
 )
-sign = register_op(library, "sign(Tensor x) -> Tensor", torch.sign, like)
+sign_call = library.op("sign", Sign, lambda call: torch.sign(call.x), like)
+
+
+def cube_op(x, factor):
+    return cube_call(Cube(x, factor))
+
+
+def sign(x):
+    return sign_call(Sign(x))
+
 
 ops = torch.ops.turbo_core_test
 
@@ -112,13 +151,13 @@ def test_what_a_transform_leaves_behind_is_unwrapped(way):
     """The function that vjp returns runs when the transform is over, on tensors that it had wrapped."""
     seen = []
 
-    def read(x):
-        seen.append(x.data_ptr())  # as a kernel's launch does
-        return x * 2.0
+    def read(call):
+        seen.append(call.x.data_ptr())  # as a kernel's launch does
+        return call.x * 2.0
 
     name = f"read_{way}"
-    op = register_op(library, f"{name}(Tensor x) -> Tensor", read, like)
-    function = op if way == "direct" else getattr(ops, name)
+    op = library.op(name, Sign, read, like)
+    function = (lambda x: op(Sign(x))) if way == "direct" else getattr(ops, name)
 
     class Doubled(torch.autograd.Function):
         generate_vmap_rule = True
@@ -256,3 +295,137 @@ def test_modes_subclasses_and_tensors_without_data_see_the_registered_op():
 
 def test_opcheck():
     torch.library.opcheck(ops.cube.default, (X.clone().requires_grad_(), 2.0))
+
+
+# --- fields and results -----------------------------------------------------------------------------------------------
+
+
+class Kind(enum.Enum):
+    PLAIN = "plain"
+    NEGATED = "negated"
+
+
+class Flags(NamedTuple):
+    doubled: bool = False
+    shifted: bool = True
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    factor: float
+
+
+class Everything(NamedTuple):
+    """Each kind of field that a call may have."""
+
+    pair: Pair
+    y: torch.Tensor | None
+    n: int
+    kind: Kind
+    flags: Flags | None
+    dtype: torch.dtype | None = None
+    out: torch.Tensor | None = None
+
+
+class Both(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor | None
+
+
+def run_everything(call):
+    assert isinstance(call.kind, Kind) and isinstance(call.pair.factor, float)
+    x = call.pair.x * call.pair.factor * call.n * (-1 if call.kind is Kind.NEGATED else 1)
+    if call.flags is not None and call.flags.doubled:
+        x = 2 * x
+    if call.out is not None:
+        call.out.add_(x)
+    return Both(x, None if call.y is None else call.y + 1)
+
+
+def specs_of_everything(call):
+    return Both(like(call.pair), None if call.y is None else Spec(call.y.shape, call.y.dtype))
+
+
+def everything_backward(saved, grads, needs):
+    pair, n, kind, flags = saved
+    dx = None
+    if grads.x is not None and needs.pair.x:
+        dx = everything(Everything(Pair(grads.x, pair.factor), None, n, kind, flags)).x
+    return {"pair_x": dx, "y": grads.y}
+
+
+everything = library.op(
+    "everything",
+    Everything,
+    run_everything,
+    specs_of_everything,
+    Differentiable(
+        everything_backward, lambda call, result, needs: (call.pair, call.n, call.kind, call.flags), "everything"
+    ),
+    result=Both,
+    omits=("out",),
+)
+add_everything = library.op("add_everything", Everything, run_everything, None, writes="out")
+
+CALL = Everything(Pair(X, 0.5), X + 1, 3, Kind.NEGATED, Flags(True))
+
+
+def test_the_schema_comes_from_the_fields():
+    fields = "Tensor pair_x, Scalar pair_factor, Tensor? y, SymInt n, str kind, bool[]? flags, ScalarType? dtype"
+    assert str(ops.everything.default._schema) == f"turbo_core_test::everything({fields}) -> (Tensor x, Tensor y)"
+    assert str(ops.add_everything.default._schema) == (
+        f"turbo_core_test::add_everything({fields}, Tensor(a!) out) -> ()"
+    )
+
+
+@pytest.mark.parametrize("y", [X + 1, None], ids=["both", "one"])
+def test_results_that_are_none_are_none_on_both_ways(y):
+    call = CALL._replace(y=y)
+    with Modes() as modes:
+        registered = everything(call)
+    direct = everything(call)
+    assert modes.seen == ["turbo_core_test::everything"]
+    for one, other in zip(direct, registered, strict=True):
+        assert one is other is None or torch.equal(one, other)
+    assert (direct.y is None) is (y is None)
+
+
+def test_gradients_come_by_name_and_only_where_wanted():
+    x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
+    result = everything(CALL._replace(pair=Pair(x, 0.5), y=y))
+    dx, dy = torch.autograd.grad(result.x.sum() + result.y.sum(), (x, y))
+    assert torch.equal(dx, torch.full_like(X, -3.0)) and torch.equal(dy, torch.ones_like(X))
+    function = lambda x, y: tuple(everything(CALL._replace(pair=Pair(x, 0.5), y=y)))  # noqa: E731
+    assert torch.autograd.gradcheck(function, (x, y)) and torch.autograd.gradgradcheck(function, (x, y))
+
+
+def test_an_op_that_writes_a_field_returns_nothing():
+    for way in (
+        add_everything,
+        lambda call: ops.add_everything(*call.pair, call.y, 3, "negated", [True, True], None, call.out),
+    ):
+        out = torch.ones_like(X)
+        assert way(CALL._replace(out=out)) is None
+        assert torch.equal(out, 1 - 3 * X)
+
+
+def test_a_compiled_call_is_one_op_for_changing_numbers():
+    compiled = torch.compile(
+        lambda x, factor, n: everything(CALL._replace(pair=Pair(x, factor), n=n)).x, fullgraph=True, backend="aot_eager"
+    )
+    for factor, n in ((0.5, 3), (0.25, 4), (2.0, 5)):
+        assert torch.equal(compiled(X, factor, n), -2 * factor * n * X)
+
+
+def test_opcheck_of_everything():
+    x = X.clone().requires_grad_()
+    torch.library.opcheck(ops.everything.default, (x, 0.5, X + 1, 3, "plain", [True, False], None))
+
+
+def test_a_field_that_no_op_can_take_is_an_error_when_the_op_is_registered():
+    class Odd(NamedTuple):
+        x: torch.Tensor
+        names: dict
+
+    with pytest.raises(TypeError, match="names: .*dict.* is no type of an argument"):
+        library.op("odd", Odd, lambda call: call.x, like)

@@ -45,8 +45,16 @@ def tensors(call: Any) -> Iterator[torch.Tensor]:
 
 def device_of(call: Any) -> torch.device | None:
     """The device of the first tensor of ``call``; None where it has none."""
-    first = next(tensors(call), None)
-    return None if first is None else first.device
+    tensor_type = require_torch().Tensor
+    for value in call:
+        if isinstance(value, tensor_type):
+            device: torch.device = value.device
+            return device
+        if isinstance(value, tuple):
+            inner = device_of(value)
+            if inner is not None:
+                return inner
+    return None
 
 
 def unit_strides(call: _Call, *names: str) -> _Call:

@@ -99,6 +99,8 @@ class OpLibrary:
             omits: fields that this op does not have: they keep their defaults.
             writes: the field, a tensor or None, that the op writes; it is a tensor then, and the op returns nothing.
         """
+        if writes is not None:
+            run = _writer(run)
         fields = CallFields(call_type, omits, writes)
         outputs = _Outputs(result, specs, writes is not None)
         schema = f"{name}({fields.schema()}) -> {outputs.schema()}"
@@ -115,6 +117,15 @@ class OpLibrary:
         overload = registered_op(self._library, schema, implementation, fake, formula)
         record = None if gradient is None else _recorder(name, fields, outputs, run, gradient)
         return _caller(fields, outputs, overload, run, record)
+
+
+def _writer(run: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """``run`` for what it writes."""
+
+    def write(call: Any) -> None:
+        run(call)
+
+    return write
 
 
 class _Outputs:

@@ -18,7 +18,7 @@ FILES = sorted(path.name for path in FOLDER.glob("test_*.py"))
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_in_a_process_of_its_own(file):
+def test_in_a_process_of_its_own(file, request):
     if not interpreting():
         pytest.skip("Triton's interpreter is off here: simulated/ is collected directly")
     for name in ("torch", "triton"):
@@ -26,8 +26,9 @@ def test_in_a_process_of_its_own(file):
             pytest.skip(f"{name} is not installed")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
     environment["TRITON_INTERPRET"] = "0"
+    full = ["--full"] if request.config.getoption("--full", False) else []
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER / file)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *full, str(FOLDER / file)],
         env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[3],
     )  # fmt: skip
     print(run.stdout[-6000:], run.stderr[-2000:])

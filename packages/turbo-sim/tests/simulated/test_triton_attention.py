@@ -83,6 +83,7 @@ def reference(q, k, v, do, scale, causal):
     return out.detach(), torch.logsumexp(s, 2).detach(), q.grad, k.grad, v.grad
 
 
+@pytest.mark.covering(each="simulator")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("seqlen,head_dim", [(100, 64), (64, 128)])

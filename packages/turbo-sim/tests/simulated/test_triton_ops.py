@@ -93,6 +93,7 @@ def sort_kernel(x, out, N: tl.constexpr, DESCENDING: tl.constexpr):
     tl.store(out + i, tl.sort(tl.load(x + i), descending=DESCENDING))
 
 
+@pytest.mark.covering(each="simulator", strength=1)
 @pytest.mark.parametrize("n", [16, 64, 512])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.float16])
 def test_sort(simulator, n, dtype):

@@ -25,6 +25,7 @@ def close(name, actual, expected, tolerance):
 # --- turbo-gemm ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.covering(each="simulator")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("shape", [(1, 17, 33), (77, 130, 51), (128, 64, 200)])
 @pytest.mark.parametrize("trans_b", [False, True])
@@ -58,6 +59,7 @@ def norm_reference(x, residual, gamma, eps):
     return s * torch.rsqrt((s * s).mean(1, keepdim=True) + eps) * gamma
 
 
+@pytest.mark.covering(each="simulator")
 @pytest.mark.parametrize("backend", ["TRITON", "TURBO"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(3, 64), (5, 123), (33, 1000), (2, 4096)])
@@ -131,6 +133,7 @@ def test_swiglu(simulator):
 # --- turbo-quant -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.covering(each="simulator")
 @pytest.mark.parametrize("backend", ["TRITON", "TURBO"])
 @pytest.mark.parametrize("kind", ["tensorwise", "rowwise", "blockwise", "mxfp8", "mxfp4"])
 @pytest.mark.parametrize("shape", [(3, 64), (130, 259)])
@@ -164,6 +167,7 @@ def test_quantise_gives_the_bits_of_torch(simulator, backend, kind, shape):
 # --- turbo-gemm, FP8 and MX ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.covering(each="simulator")
 @pytest.mark.parametrize("pair", [(0, 0), (0, 1)], ids=["e4m3", "e4m3xe5m2"])
 @pytest.mark.parametrize("granularity", ["TENSORWISE", "ROWWISE", "BLOCKWISE"])
 @pytest.mark.parametrize("trans", [(False, True), (True, False)], ids=["NT", "TN"])

@@ -29,8 +29,9 @@ SCHEMA = 1  # raise it when entries of another version must not be used
 LIMIT = 512 * 1024 * 1024  # bytes; a build of all wheels is 20 MB
 OLD_TEMPORARY = 3600  # seconds after which a half-written file is one of a build that was killed
 
-# Debug information and intermediate files hold paths, or are written beside the object.
+# Debug information holds paths, other files are written beside the object, or what is read is not in the source.
 NOT_CACHED = ("-g", "-save-temps", "--save-temps", "-ftime-trace", "-fprofile", "-march=native", "-mtune=native")
+NOT_CACHED += ("-mlink-builtin-bitcode", "-fplugin", "@")
 
 
 @dataclass(frozen=True)

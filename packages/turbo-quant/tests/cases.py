@@ -37,7 +37,7 @@ SPECIAL = ("random", "zeros", "negative_zero", "tiny", "huge", "nan", "inf", "sp
 
 
 class FloatCase(NamedTuple):
-    """Options of a `QuantizeFloatCall`."""
+    """Options of a `QuantizeFloatCall`, in its order."""
 
     name: str
     granularity: ScalingGranularity
@@ -45,6 +45,10 @@ class FloatCase(NamedTuple):
     row: bool
     column: bool
     tile: bool = False
+    group_offs: None = None
+    group_offs_padded: None = None
+    amax: None = None
+    k_major: bool = False
 
 
 class MxCase(NamedTuple):
@@ -67,6 +71,14 @@ FLOAT_CASES = [
     FloatCase("block64-dual", BLOCKWISE, 64, True, True),
     FloatCase("tile128", BLOCKWISE, 128, True, False, True),
     FloatCase("tile32", BLOCKWISE, 32, True, False, True),
+    FloatCase("tensorwise-kmajor", TENSORWISE, 0, True, True, k_major=True),
+    FloatCase("tensorwise-kmajor-column", TENSORWISE, 0, False, True, k_major=True),
+    FloatCase("rowwise-kmajor", ROWWISE, 0, True, True, k_major=True),
+    FloatCase("rowwise-kmajor-column", ROWWISE, 0, False, True, k_major=True),
+    FloatCase("block128-kmajor", BLOCKWISE, 128, True, True, k_major=True),
+    FloatCase("block64-kmajor-row", BLOCKWISE, 64, True, False, k_major=True),
+    FloatCase("tile128-kmajor", BLOCKWISE, 128, True, True, True, k_major=True),
+    FloatCase("tile32-kmajor-column", BLOCKWISE, 32, False, True, True, k_major=True),
 ]
 _PLAIN, _TILE = MxDirection(), MxDirection(tile=True)
 _ROTATED, _STOCHASTIC = MxDirection(rht=True), MxDirection(stochastic=True)
@@ -169,7 +181,7 @@ def strided(x: torch.Tensor) -> torch.Tensor:
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """uint8 of a contiguous copy, a last dimension for the bytes of an element; all NaN of float32 are one."""
-    tensor = tensor.detach().contiguous()
+    tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
     if tensor.dtype.itemsize > 1:
         tensor = torch.where(tensor.isnan(), torch.nan, tensor)
     return tensor.cpu().reshape(-1, 1).view(torch.uint8).view(*tensor.shape, -1)

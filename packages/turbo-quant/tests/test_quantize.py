@@ -28,10 +28,13 @@ def expected_float(call):
     size = call.block_size
     if call.granularity is ScalingGranularity.TENSORWISE:
         q, scale_inv = oracle.quantize_float(x.reshape(1, 1, -1), dtype, (1, x.size))
-        return q, scale_inv, None, None
+        return q if call.row else None, scale_inv, q if call.column else None, None
     row = column = (None, None)
+    if call.tile:
+        q, scale_inv = oracle.quantize_float(x, dtype, (size, size))
+        return q if call.row else None, scale_inv, q if call.column else None, None
     if call.row:
-        row = oracle.quantize_float(x, dtype, (size if call.tile else 1, size or C))
+        row = oracle.quantize_float(x, dtype, (1, size or C))
     if call.column:
         column = oracle.quantize_float(x, dtype, (size or R, 1))
     return *row, *column
@@ -65,7 +68,16 @@ def check_float(backend, call):
     found = cases.run(quantize_float, call)
     expected = expected_float(call) if backend == "TORCH" else reference.quantize_float(call)
     cases.assert_same_bits(found, expected)
-    assert all(output is None or output.is_contiguous() for output in found)
+    check_memory(call, found)
+
+
+def check_memory(call, found):
+    """Payloads and scales lie in memory as the call says."""
+    turned = {"column"} if call.k_major else set()
+    if call.k_major and call.granularity is ScalingGranularity.BLOCKWISE and not call.tile:
+        turned.add("row_scale_inv")
+    for name, output in found._asdict().items():
+        assert output is None or (output.transpose(1, 2) if name in turned else output).is_contiguous(), name
 
 
 @pytest.mark.parametrize("case, shape, out_dtype, kind, dtype",

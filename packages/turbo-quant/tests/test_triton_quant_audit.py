@@ -19,6 +19,8 @@ KERNELS = {
     "block_kernel",
     "dual_kernel",
     "region_kernel",
+    "kmajor_kernel",
+    "line_amax_kernel",
     "mx_kernel",
     "dequantize_float_kernel",
     "dequantize_mx_kernel",

@@ -210,6 +210,19 @@ def test_walks(device, poisoned_allocations, shape):
             check("quantize_float", QuantizeFloatCall(view, torch.float8_e4m3fnuz, *options))
 
 
+@pytest.mark.parametrize("options", [(cases.TENSORWISE, 0), (cases.ROWWISE, 0), (cases.BLOCKWISE, 64),
+                                     (cases.BLOCKWISE, 32, True)], ids=str)  # fmt: skip
+@pytest.mark.parametrize("shape", [(2, 144, 160), (1, 16, 280), (1, 640, 17)], ids=str)
+def test_k_major(device, poisoned_allocations, options, shape):
+    """Rows, columns and neither adjacent in memory; whole words and single bytes; lines of several chunks."""
+    x = cases.draw("nan", shape, torch.bfloat16, device)
+    turned, strided = x.transpose(1, 2).contiguous().transpose(1, 2), cases.strided(x.transpose(1, 2))
+    for view, wanted in ((x, ((True, True), (True, False))), (turned, ((False, True),)), (strided, ((True, True),))):
+        for row, column in wanted:
+            call = QuantizeFloatCall(view, torch.float8_e5m2, *options[:2], row, column, *options[2:], k_major=True)
+            check("quantize_float", call)
+
+
 def test_a_tensor_that_is_expanded_is_not_dense(device):
     x = torch.randn(1, 1, 64, device=device).expand(1, 9, 64)
     check("quantize_float", QuantizeFloatCall(x, torch.float8_e4m3fn, cases.TENSORWISE, 0, True, False))
@@ -293,7 +306,7 @@ def test_tiles_without_masks_are_full(device, size, R):
 
 
 def test_one_read_of_x(device):
-    """Both copies of blocks and of MX come from one launch, a tensor's from two."""
+    """Both copies of blocks and of MX come from one launch; a tensor's, and those of whole lines, from two."""
     x = torch.empty((1, 4096, 4096), dtype=torch.bfloat16, device="meta")
     for facts in (arch_facts("gfx942"), arch_facts("gfx950"), device_facts(device)):
         calls = {
@@ -301,6 +314,10 @@ def test_one_read_of_x(device):
             QuantizeFloatCall(x, torch.float8_e4m3fn, cases.BLOCKWISE, 128, True, False, True): 1,
             QuantizeFloatCall(x, torch.float8_e4m3fn, cases.ROWWISE, 0, True, False): 1,
             QuantizeFloatCall(x, torch.float8_e4m3fn, cases.TENSORWISE, 0, True, False): 2,
+            QuantizeFloatCall(x, torch.float8_e4m3fn, cases.TENSORWISE, 0, True, True, k_major=True): 2,
+            QuantizeFloatCall(x, torch.float8_e4m3fn, cases.ROWWISE, 0, True, True, k_major=True): 2,
+            QuantizeFloatCall(x, torch.float8_e4m3fn, cases.BLOCKWISE, 128, True, True, k_major=True): 1,
+            QuantizeFloatCall(x, torch.float8_e4m3fn, cases.BLOCKWISE, 128, True, True, True, k_major=True): 1,
         }
         for call, launches in calls.items():
             assert len(float_plan.plan_quantize(call, facts)[1]) == launches
@@ -312,9 +329,32 @@ def test_why_not(device):
     call = QuantizeFloatCall(x, torch.float8_e4m3fn, cases.BLOCKWISE, MAX_GROUPED, True, True, False, offs, offs)
     assert quantize.why_not(call) is None
     assert "block_size=1025" in quantize.why_not(call._replace(block_size=MAX_GROUPED + 1))
+    call = QuantizeFloatCall(x, torch.float8_e4m3fn, cases.BLOCKWISE, 128, True, True, k_major=True)
+    assert quantize.why_not(call) is None and "block_size=100" in quantize.why_not(call._replace(block_size=100))
 
 
 # --- GPU ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(1, 2**18 + 3, 8192 + 16), (1, 37, 2**26 + 5)], ids=str)
+@pytest.mark.parametrize("granularity, block", [(cases.TENSORWISE, 0), (cases.BLOCKWISE, 128)], ids=str)
+def test_more_than_2_31_elements_k_major(device, shape, granularity, block):
+    x = torch.randn(shape, dtype=torch.bfloat16, device=device)
+    call = QuantizeFloatCall(x, torch.float8_e4m3fn, granularity, block, True, True, k_major=True)
+    found, plain = quantize.quantize_float(call), quantize.quantize_float(call._replace(column=False, k_major=False))
+    assert torch.equal(found.row.view(torch.uint8), plain.row.view(torch.uint8))
+    if granularity is cases.TENSORWISE:
+        for one, other in zip(
+            found.row.view(torch.uint8).split(2**12, 1), found.column.view(torch.uint8).split(2**12, 1)
+        ):
+            assert torch.equal(one, other)
+        return
+    assert torch.equal(found.row_scale_inv, plain.row_scale_inv)
+    few = torch.tensor([0, shape[2] // 2, shape[2] - 1], device=device)
+    expected = reference.quantize_float(call._replace(x=x[:, :, few].contiguous(), row=False, k_major=False))
+    cases.assert_same_bits(found.column[:, :, few], expected.column)
+    cases.assert_same_bits(found.column_scale_inv[:, :, few], expected.column_scale_inv)
 
 
 @pytest.mark.gpu

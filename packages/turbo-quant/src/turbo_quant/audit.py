@@ -98,6 +98,18 @@ def _cases(
             "tile": (Scaling.BLOCKWISE, 128, True, False, True),
             "tile 512": (Scaling.BLOCKWISE, 512, True, False, True),
         }
+        for case, (granularity, block, tile) in {
+            "tensorwise": (Scaling.TENSORWISE, 0, False),
+            "rowwise": (Scaling.ROWWISE, 0, False),
+            "blockwise": (Scaling.BLOCKWISE, 128, False),
+            "blockwise 32": (Scaling.BLOCKWISE, 32, False),
+            "tile": (Scaling.BLOCKWISE, 128, True),
+        }.items():
+            calls[f"{case} K-major"] = (granularity, block, True, True, tile, None, None, None, True)
+        if full:
+            calls["rowwise K-major column"] = (Scaling.ROWWISE, 0, False, True, False, None, None, None, True)
+            calls["blockwise K-major row"] = (Scaling.BLOCKWISE, 128, True, False, False, None, None, None, True)
+            calls["tile K-major column"] = (Scaling.BLOCKWISE, 128, False, True, True, None, None, None, True)
         if B == 1:
             calls["blockwise groups"] = (Scaling.BLOCKWISE, 128, True, True, False, offs, offs)
         for case, options in calls.items():

@@ -44,22 +44,27 @@ __all__ = [
 
 
 class QuantizeFloatCall(NamedTuple):
-    """Quantise ``x`` with float32 scales; payloads are contiguous and have the shape of x.
+    """Quantise ``x`` with float32 scales; payloads have the shape of x and are contiguous, but see ``k_major``.
 
     Attributes:
         x: [B,R,C], any strides; bf16, fp16 or fp32.
         out_dtype: one of torch's four FP8 types.
-        granularity: TENSORWISE (scale 0-dim; only ``row``), ROWWISE or BLOCKWISE.
+        granularity: TENSORWISE (scale 0-dim; only ``row`` unless k_major), ROWWISE or BLOCKWISE.
         block_size: edge of a block for BLOCKWISE, else 0. Blocks at the end may be shorter.
         row: wanted: one scale per row (ROWWISE [B,R,1]) or per 1 x block piece of a row ([B,R,ceil(C/block)]).
         column: wanted: one scale per column (ROWWISE [B,1,C]) or per block x 1 piece ([B,ceil(R/block),C]).
-        tile: BLOCKWISE with block x block tiles ([B,ceil(R/block),ceil(C/block)]); then only ``row`` is set.
+        tile: BLOCKWISE with block x block tiles ([B,ceil(R/block),ceil(C/block)]); only ``row`` unless k_major.
         group_offs: int64 [G+1] on x's device or None. B is 1 and BLOCKWISE; rows belong to groups. The column copy is
             then padded: group g begins at row offs_padded[g], each group's rows rounded up to block_size, its payload
             is [1, R + G*block_size, C] (rows past the last group are zeros, as are the scales there), its scales
             [1, ceil((R + G*block_size)/block_size), C].
         group_offs_padded: int64 [G+1], given with group_offs: computed by the op on the device.
         amax: float32, 0-dim, on x's device: the amax of a whole of which x is a piece, at least x's own. TENSORWISE.
+        k_major: payloads and scales in memory as a matrix product reads them that contracts over what shares a scale.
+            The column payload is stored transposed (a [B,C,R] array seen as [B,R,C]), also TENSORWISE and of tiles,
+            where row and column are two orders of the same codes, with one scale, ``row_scale_inv``, whether ``row``
+            is wanted or not. BLOCKWISE ``row_scale_inv`` that is not of tiles is a [B,ceil(C/block),R] array seen as
+            [B,R,ceil(C/block)]. Without groups.
     """
 
     x: torch.Tensor
@@ -72,10 +77,18 @@ class QuantizeFloatCall(NamedTuple):
     group_offs: torch.Tensor | None = None
     group_offs_padded: torch.Tensor | None = None
     amax: torch.Tensor | None = None
+    k_major: bool = False
+
+    def has_one_scale(self) -> bool:
+        """Whether row and column payload share their scales: of a tensor, of tiles."""
+        return self.tile or self.granularity.name == "TENSORWISE"
 
 
 class FloatOutputs(NamedTuple):
-    """Payloads and float32 scale_inv of the directions wanted, None for the other."""
+    """Payloads and float32 scale_inv of the directions wanted, None for the other.
+
+    row [B,R,C], row_scale_inv, column [B,R,C] ([B,rows of padded groups,C]), column_scale_inv: see `QuantizeFloatCall`.
+    """
 
     row: torch.Tensor | None
     row_scale_inv: torch.Tensor | None

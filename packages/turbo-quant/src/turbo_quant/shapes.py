@@ -17,10 +17,16 @@ SHUFFLED_SCALE_ROWS, SHUFFLED_SCALE_COLUMNS = 256, 8  # padding of scales in the
 
 
 class Spec(NamedTuple):
-    """One output: its shape and dtype."""
+    """One output: its shape, dtype and strides (None: contiguous)."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    strides: tuple[int, ...] | None = None
+
+
+def transposed(B: int, R: int, C: int, dtype: torch.dtype) -> Spec:
+    """[B,R,C], in memory [B,C,R]."""
+    return Spec((B, R, C), dtype, (R * C, 1, R))
 
 
 def ceil_div(n: int, d: int) -> int:
@@ -46,6 +52,16 @@ def float_specs(call: QuantizeFloatCall) -> tuple[Spec | None, Spec | None, Spec
     else:
         row_scale = (B, ceil_div(R, size) if call.tile else R, ceil_div(C, size))
         column_scale = (B, ceil_div(column_rows, size), C)
+    if call.k_major:
+        lines = call.granularity is ScalingGranularity.BLOCKWISE and not call.tile
+        row_spec = transposed(*row_scale, wide) if lines else Spec(row_scale, wide)  # type: ignore[arg-type]
+        one = call.has_one_scale()
+        return (
+            Spec((B, R, C), call.out_dtype) if call.row else None,
+            row_spec if call.row or one else None,
+            transposed(B, R, C, call.out_dtype) if call.column else None,
+            Spec(column_scale, wide) if call.column and not one else None,
+        )
     return (
         Spec((B, R, C), call.out_dtype) if call.row else None,
         Spec(row_scale, wide) if call.row else None,

@@ -18,7 +18,7 @@ from turbo_quant.triton.dual_kernel import dual_kernel
 from turbo_quant.triton.region_kernel import region_kernel
 from turbo_quant.triton.tiles import MAX_BLOCK, MAX_COLUMN, Tile, casts_natively, choose, whole_row
 
-__all__ = ["as_bytes", "fp8_constants", "needs_wide", "plan_quantize", "unbuffered_for"]
+__all__ = ["as_bytes", "fp8_constants", "needs_wide", "plan_quantize", "tensor_amax", "unbuffered_for"]
 
 _AMAX_PROGRAMS = 4  # programs a compute unit that look for the maximum of a tensor
 _TILES_A_PROGRAM = 4  # of the pass that quantises it: each program reads all partial maxima first
@@ -102,6 +102,7 @@ def _region(
 ) -> list[Launch]:
     """Regions of ``extent`` that are walked: one launch if ``programs`` for each suffice as 1, else two.
 
+    out: None: only the maxima, one launch.
     whole: the region is the tensor, all batches.
     amax: of the region, where it is known: then only the launch that quantises.
     """
@@ -114,7 +115,8 @@ def _region(
     chunks = max(1, min(tiles, -(-programs // regions)))
     lanes = {"one": 1, "row": block_r, "column": block_c}[kind]
     partial = None
-    if chunks > 1 and amax is None:
+    apply = chunks == 1 and out is not None
+    if not apply and amax is None:
         partial = torch.empty((regions, chunks, lanes), dtype=torch.int32, device=source.x.device)
     arguments = {
         "x_ptr": source.x,
@@ -136,7 +138,7 @@ def _region(
     constants = {
         "KIND": kind,
         "AMAX": True,
-        "APPLY": chunks == 1,
+        "APPLY": apply,
         "BLOCK_R": block_r,
         "BLOCK_C": block_c,
         "CHUNKS": power_of_two(chunks),
@@ -152,7 +154,7 @@ def _region(
         constants |= {"AMAX": False, "APPLY": True, "CHUNKS": 1}
         return [Launch(region_kernel, (regions * second, 1, 1), arguments, constants, options, unbuffered)]
     launches = [Launch(region_kernel, (regions * chunks, 1, 1), arguments, constants, options, unbuffered)]
-    if chunks > 1:
+    if not apply and out is not None:
         launches.append(
             Launch(
                 region_kernel,
@@ -283,13 +285,46 @@ def _dual(
     )
 
 
+def _tensor(
+    x: torch.Tensor,
+    out: torch.Tensor | None,
+    scale: torch.Tensor | None,
+    call: QuantizeFloatCall,
+    facts: DeviceFacts,
+) -> list[Launch]:
+    """TENSORWISE of x, as a line where it is dense."""
+    _, R, C = x.shape
+    source = _source(x, join_rows=True)
+    kind = "walk"
+    if source.shape[0] == 1 and source.by_rows and (source.shape[1] == 1 or source.strides[1] == C):
+        source, kind = _Source(x, (1, 1, x.numel()), (0, 0, 1)), "flat"
+    tile, extent = choose(kind, facts, multiple=math.gcd(R, C)), (source.shape[1], source.shape[2])
+    programs = facts.compute_units * _AMAX_PROGRAMS
+    common, scalars = fp8_constants(call.out_dtype, facts), _scalars(call)
+    return _region(source, out, scale, "one", extent, tile, programs, common, scalars, whole=True, amax=call.amax)
+
+
+def tensor_amax(x: torch.Tensor, call: QuantizeFloatCall, facts: DeviceFacts) -> Launch:
+    """The launch that writes ``chunks`` maxima of x to ``partial_ptr``."""
+    (launch,) = _tensor(x, None, None, call, facts)
+    return launch
+
+
+def _scalars(call: QuantizeFloatCall) -> dict[str, float]:
+    return {"largest": fp8_max(call.out_dtype), "floor": fp8_amax_floor(call.out_dtype)}
+
+
 def plan_quantize(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOutputs, list[Launch]]:
     """Outputs of a call, not yet written, and the launches that write them, in order."""
+    if call.k_major:
+        from turbo_quant.triton.kmajor_plan import plan_kmajor
+
+        return plan_kmajor(call, facts)
     x, size = call.x, call.block_size
     B, R, C = x.shape
     common = fp8_constants(call.out_dtype, facts)
     blockwise = call.granularity is ScalingGranularity.BLOCKWISE
-    scalars = {"largest": fp8_max(call.out_dtype), "floor": fp8_amax_floor(call.out_dtype)}
+    scalars = _scalars(call)
 
     def payload(rows: int) -> torch.Tensor:
         return torch.empty((B, rows, C), dtype=call.out_dtype, device=x.device)
@@ -299,16 +334,7 @@ def plan_quantize(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOut
 
     if call.granularity is ScalingGranularity.TENSORWISE:
         out, scale = payload(R), scales()
-        source = _source(x, join_rows=True)
-        kind = "walk"
-        if source.shape[0] == 1 and source.by_rows and (source.shape[1] == 1 or source.strides[1] == C):
-            source, kind = _Source(x, (1, 1, x.numel()), (0, 0, 1)), "flat"
-        tile, extent = choose(kind, facts, multiple=math.gcd(R, C)), (source.shape[1], source.shape[2])
-        programs = facts.compute_units * _AMAX_PROGRAMS
-        launches = _region(
-            source, out, scale, "one", extent, tile, programs, common, scalars, whole=True, amax=call.amax
-        )
-        return FloatOutputs(out, scale, None, None), launches
+        return FloatOutputs(out, scale, None, None), _tensor(x, out, scale, call, facts)
 
     length_r, length_c = (size, size) if blockwise else (R, C)
     groups = None

@@ -22,7 +22,7 @@ from turbo_quant.calls import (
 )
 from turbo_quant.triton import float_plan, mx_plan
 from turbo_quant.triton.dequantize_plan import plan_dequantize_float, plan_dequantize_mx
-from turbo_quant.triton.tiles import MAX_GROUPED
+from turbo_quant.triton.tiles import KMAJOR_BLOCKS, MAX_GROUPED
 
 __all__ = ["dequantize_float", "dequantize_mx", "quantize_float", "quantize_mx", "why_not"]
 
@@ -32,6 +32,8 @@ def why_not(call: QuantizeFloatCall | QuantizeMxCall | DequantizeFloatCall | Deq
     tensor = call.x if isinstance(call, (QuantizeFloatCall, QuantizeMxCall)) else call.q
     if isinstance(call, QuantizeFloatCall) and call.group_offs is not None and call.block_size > MAX_GROUPED:
         return f"block_size={call.block_size} is over {MAX_GROUPED}, the most for the column copy of groups"
+    if isinstance(call, QuantizeFloatCall) and call.k_major and call.block_size not in (0, *KMAJOR_BLOCKS):
+        return f"block_size={call.block_size}; K-major payloads have blocks of {', '.join(map(str, KMAJOR_BLOCKS))}"
     return why_no_triton(tensor.device)
 
 

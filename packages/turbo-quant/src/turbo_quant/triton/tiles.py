@@ -13,11 +13,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from turbo_core.device import DeviceFacts
 
-__all__ = ["MAX_BLOCK", "MAX_COLUMN", "MAX_GROUPED", "TILES", "Tile", "casts_natively", "choose", "whole_row"]
+__all__ = [
+    "KMAJOR_BLOCKS",
+    "MAX_BLOCK",
+    "MAX_COLUMN",
+    "MAX_GROUPED",
+    "TILES",
+    "Tile",
+    "casts_natively",
+    "choose",
+    "whole_row",
+]
 
 ANY = 2**62
 MAX_BLOCK = 128  # widest block of which a program holds a square
 MAX_COLUMN = 256  # longest block of a column that a program holds whole
+KMAJOR_BLOCKS = (16, 32, 64, 128)  # of K-major payloads
 MAX_GROUPED = 1024  # likewise for groups, where there is no walk
 
 
@@ -96,6 +107,18 @@ TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
         Tile(ANY, 64, 128, 16, "8 elements a lane, each with its mask in two SGPRs"),
     ),
     ("walk", "cpu"): (Tile(ANY, 64, 128, 1, "interpreter: walks of several tiles at small sizes"),),
+    ("kmajor", "nvidia"): (Tile(ANY, 128, 128, 8, "64 elements a thread, columns of 128 bytes"),),
+    ("kmajor", "amd"): (
+        Tile(ANY, 128, 128, 4, "16 bytes a store both ways, columns of 128 bytes", multiple_of=16),
+        Tile(ANY, 128, 128, 16, "16 elements a lane, each with its mask in two SGPRs"),
+    ),
+    ("kmajor", "cpu"): (Tile(ANY, 128, 128, 1, "interpreter: few, large numpy calls"),),
+    ("line amax", "nvidia"): (Tile(ANY, 32, 512, 8, "64 elements a thread: four 16-byte loads in flight and more"),),
+    ("line amax", "amd"): (
+        Tile(ANY, 32, 512, 8, "32 elements a lane: four 16-byte loads in flight", multiple_of=16),
+        Tile(ANY, 32, 512, 16, "16 elements a lane, each with its mask in two SGPRs"),
+    ),
+    ("line amax", "cpu"): (Tile(ANY, 16, 64, 1, "interpreter: several chunks at small sizes"),),
     ("dequantize", "nvidia"): (Tile(ANY, 16, 256, 8, "3956; others 3888-3953"),),
     ("dequantize", "amd"): (
         Tile(ANY, 32, 256, 8, "16 elements a lane", multiple_of=16),

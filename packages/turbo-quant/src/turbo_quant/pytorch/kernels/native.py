@@ -45,6 +45,8 @@ def why_not(call: Call) -> str | None:
     if (reason := _library.why_not(data.device)) is not None:
         return reason
     if isinstance(call, QuantizeFloatCall):
+        if call.k_major:
+            return "K-major payloads are wanted; the HIP kernels write in the order of x"
         if call.amax is not None:
             return "amax is given; the HIP kernels look for it themselves"
         blockwise = call.granularity is ScalingGranularity.BLOCKWISE

@@ -121,11 +121,11 @@ class QuantizeDispatcher(AutoKernelDispatcher):
 
     @classmethod
     def default_backend(cls, call: Call) -> BackendType:
-        """HIP on the Instinct GPUs, Triton on other GPUs and for a given amax, plain torch on a CPU."""
+        """HIP on the Instinct GPUs, Triton on other GPUs, for a given amax and K-major, plain torch on a CPU."""
         facts = device_facts(_data(call).device)
         if facts.vendor == "cpu":
             return BackendType.TORCH
-        if isinstance(call, QuantizeFloatCall) and call.amax is not None:
+        if isinstance(call, QuantizeFloatCall) and (call.amax is not None or call.k_major):
             return BackendType.TRITON
         return BackendType.TURBO if facts.arch in HIP_ARCHS else BackendType.TRITON
 
@@ -162,7 +162,7 @@ def _fill(spec: Spec | None, device: torch.device, value: float) -> torch.Tensor
         return None
     if not spec.dtype.is_floating_point or spec.dtype.itemsize == 1:
         return torch.zeros(spec.shape, dtype=torch.uint8, device=device).view(spec.dtype)
-    return torch.full(spec.shape, value, dtype=spec.dtype, device=device)
+    return torch.full(spec.shape, value, dtype=spec.dtype, device=device)  # strides of what is empty mean nothing
 
 
 def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:

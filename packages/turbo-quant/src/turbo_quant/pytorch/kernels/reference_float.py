@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from turbo_core.low_precision import ScalingGranularity, fp8_amax_floor, fp8_max
+from turbo_core.low_precision import ScalingGranularity, fp8_amax_floor, fp8_max, memory_dtype
 from turbo_quant.calls import DequantizeFloatCall, FloatOutputs, QuantizeFloatCall
 from turbo_quant.pytorch.kernels.grouping import gather_groups
 
@@ -50,6 +50,8 @@ def _quantize(
 
 def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
     """Answer a `QuantizeFloatCall`."""
+    if call.k_major:
+        return _k_major(call)
     x, dtype, size = call.x.float(), call.out_dtype, call.block_size
     rows, columns = x.shape[1:]
     if call.granularity is ScalingGranularity.TENSORWISE:
@@ -67,6 +69,27 @@ def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
     elif call.column:
         column = _quantize(x, dtype, (size, 1))
     return FloatOutputs(*row, *column)
+
+
+def _k_major(call: QuantizeFloatCall) -> FloatOutputs:
+    """The outputs of the call without ``k_major``, in its orders."""
+    plain, one = call._replace(k_major=False), call.has_one_scale()
+    row, row_scale, column, column_scale = quantize_float(plain._replace(row=True, column=False) if one else plain)
+    if one:
+        column = row if call.column else None
+    elif row_scale is not None:
+        row_scale = _transposed(row_scale)
+    return FloatOutputs(
+        row if call.row else None, row_scale, None if column is None else _transposed(column), column_scale
+    )
+
+
+def _transposed(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, stored transposed."""
+    B, R, C = tensor.shape
+    stored = tensor.new_empty((B, C, R))
+    stored.view(memory_dtype(stored.dtype)).copy_(tensor.view(memory_dtype(tensor.dtype)).transpose(1, 2))
+    return stored.transpose(1, 2)
 
 
 def _quantize_padded_groups(

@@ -55,9 +55,11 @@ def _float_call(
     group_offs: _Optional,
     group_offs_padded: _Optional,
     amax: _Optional = None,
+    k_major: bool = False,
 ) -> QuantizeFloatCall:
     kind = ScalingGranularity(granularity)
-    return QuantizeFloatCall(x, out_dtype, kind, block_size, row, column, tile, group_offs, group_offs_padded, amax)
+    groups = group_offs, group_offs_padded
+    return QuantizeFloatCall(x, out_dtype, kind, block_size, row, column, tile, *groups, amax, k_major)
 
 
 def _mx_call(
@@ -81,8 +83,14 @@ def _filled(outputs: tuple[_Optional, ...], x: torch.Tensor) -> _Four:
 
 
 def _fakes(specs: tuple[Spec | None, ...], x: torch.Tensor) -> _Four:
-    a, b, c, d = (x.new_empty(0) if spec is None else x.new_empty(spec.shape, dtype=spec.dtype) for spec in specs)
+    a, b, c, d = (x.new_empty(0) if spec is None else _fake(spec, x) for spec in specs)
     return a, b, c, d
+
+
+def _fake(spec: Spec, x: torch.Tensor) -> torch.Tensor:
+    if spec.strides is None:
+        return x.new_empty(spec.shape, dtype=spec.dtype)
+    return x.new_empty_strided(spec.shape, spec.strides, dtype=spec.dtype)
 
 
 def _quantize_float(x: torch.Tensor, *arguments: object) -> _Four:
@@ -179,7 +187,8 @@ def _same_shape_fake(payload: torch.Tensor) -> torch.Tensor:
 quantize_float_op = register_op(
     _library,
     "quantize_float(Tensor x, ScalarType out_dtype, str granularity, int block_size, bool row, bool column, bool tile, "
-    "Tensor? group_offs, Tensor? group_offs_padded, Tensor? amax=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    "Tensor? group_offs, Tensor? group_offs_padded, Tensor? amax=None, bool k_major=False) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
     _quantize_float,
     _quantize_float_fake,
 )

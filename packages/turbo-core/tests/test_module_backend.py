@@ -164,3 +164,13 @@ def test_traces_see_every_call(op):
         for _ in range(3):
             op.dispatch(Call(torch.ones(2, 3)))
     assert [record.backend for record in trace.records] == [BackendType.TRITON] * 3
+
+
+def test_a_module_with_both_runs_what_it_has_no_plan_for(op, log):
+    module = sys.modules["turbo_core_test_quick"]
+    module.plan = lambda call, facts: (call.x.clone(), []) if call.factor == 1.0 else None
+    for factor, asked in ((1.0, ["quick?"]), (2.0, ["quick?", "quick"])):
+        for dispatch in (op.dispatch, lambda call: op._repeated(call, CPU)):
+            log.asked.clear()
+            x = torch.ones(2, 3)
+            assert torch.equal(dispatch(Call(x, factor)), factor * x) and log.asked == asked

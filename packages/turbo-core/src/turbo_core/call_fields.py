@@ -19,7 +19,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["CallFields"]
+__all__ = ["CallFields", "has_optional_fields"]
 
 _Change = Callable[[Any], Any]
 
@@ -116,6 +116,11 @@ class CallFields:
         for index, change in self._decoders:
             changed[index] = change(changed[index])
         return tuple(changed)
+
+
+def has_optional_fields(named_tuple: Any) -> bool:
+    """Whether a field of it may be None."""
+    return any(_without_none(hint)[1] for hint in _hints(named_tuple).values())
 
 
 def _hints(call_type: Any) -> dict[str, Any]:

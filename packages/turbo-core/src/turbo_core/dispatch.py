@@ -205,10 +205,11 @@ class AutoKernelDispatcher(ABC):
                 return known.impl.execute(call)
             impl = cls.resolve(call).impl
             plan = impl.plan if isinstance(impl, ModuleBackend) else None
-            if plan is None:
+            planned = None if plan is None else plan(call, device_facts(device))
+            if planned is None:
                 result, prepared = impl.execute(call), None
             else:
-                result, prepared = first_run(plan(call, device_facts(device)), tensors, device)
+                result, prepared = first_run(planned, tensors, device)
         if not _auto_tunes(GlobalBackendManager.choice(cls.family, cls.precision(call))):
             # winners come and go without a setting's change
             cls._known.keep(key, _Known(impl, prepared))

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turbo_core.call_fields import CallFields
+from turbo_core.call_fields import CallFields, has_optional_fields
 from turbo_core.calls import device_of, empty
 from turbo_core.registration import (
     Gradient,
@@ -133,6 +133,7 @@ class _Outputs:
 
     def __init__(self, result: Any, specs: Callable[[Any], Any] | None, writes: bool) -> None:
         self.result, self.specs, self.writes = result, specs, writes
+        self._is_whole = result is not None and not has_optional_fields(result)
 
     def schema(self) -> str:
         if self.writes:
@@ -158,6 +159,8 @@ class _Outputs:
         """What ``run`` would have returned."""
         if self.writes or self.result is None or self.specs is None:
             return packed
+        if self._is_whole:
+            return self.result(*packed)
         return self.result(*(None if spec is None else part for spec, part in zip(self.specs(call), packed)))
 
     def gradients(self, grads: tuple[Any, ...]) -> Any:

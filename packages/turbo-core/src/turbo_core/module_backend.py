@@ -2,7 +2,8 @@
 """A backend that is a module: ``why_not(call)`` and ``run(call)``, or ``plan(call, facts)`` in place of ``run``.
 
 ``plan`` gives the call's result, empty, and the launches that write it (`turbo_core.launch`): one object is what the
-audit compiles and what a call starts, and a call that repeats is started from what was kept of it.
+audit compiles and what a call starts, and a call that repeats is started from what was kept of it. A module may have
+both: ``plan`` is None then for a call that is more than launches, and ``run`` computes that.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ModuleBackend:
 
     @functools.cached_property
     def plan(self) -> Callable[..., Any] | None:
-        """Its ``plan``; None where it has a ``run``."""
+        """Its ``plan``; None where it has a ``run`` alone."""
         return getattr(self.module, "plan", None)
 
     def why_not(self, call: Any) -> str | None:
@@ -64,10 +65,11 @@ class ModuleBackend:
 
     def execute(self, call: Any) -> Any:
         """Compute the call."""
-        if self.plan is None:
-            return self.module.run(call)
         device: Any = device_of(call)
-        result, launches = self.plan(call, device_facts(device))
+        planned = None if self.plan is None else self.plan(call, device_facts(device))
+        if planned is None:
+            return self.module.run(call)
+        result, launches = planned
         for launch in launches:
             launch.run(device)
         return result

@@ -111,6 +111,7 @@ def test_out_keeps_the_layout(backend, device, layout):
         assert gradient.stride() == tensor_.stride()
 
 
+@pytest.mark.covering(each="backend")
 @pytest.mark.simulated
 @pytest.mark.parametrize("options", [{"causal": True}, {"window_size": (9, 3), "sink": True, "softcap": 2.0}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

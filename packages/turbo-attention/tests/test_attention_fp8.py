@@ -16,6 +16,7 @@ cases = load("turbo-attention")
 SNR = 20
 
 
+@pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("layout", cases.LAYOUTS)
 @pytest.mark.parametrize(
     "lengths", [(64, 64), (1, 130), pytest.param((100, 33), marks=pytest.mark.simulated), (129, 200)], ids=str

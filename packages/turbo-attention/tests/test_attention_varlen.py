@@ -24,6 +24,7 @@ def lengths(cu):
     return [end - start for start, end in zip(cu, cu[1:], strict=False)]
 
 
+@pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize(
     "ragged",

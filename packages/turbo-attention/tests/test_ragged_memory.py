@@ -34,6 +34,7 @@ def starts(device, *cu):
     return [torch.tensor(values, dtype=torch.int32, device=device) for values in cu]
 
 
+@pytest.mark.covering(each="backend")
 @pytest.mark.simulated
 @pytest.mark.parametrize("options", [{}, {"causal": True, "sink": True}], ids=["full", "causal sink"])
 @pytest.mark.parametrize("gaps", GAPS.values(), ids=GAPS)

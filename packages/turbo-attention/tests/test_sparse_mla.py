@@ -20,6 +20,7 @@ def inputs(shape, dtype, device):
     return q, kv, indices
 
 
+@pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("with_sink", [False, True])
 @pytest.mark.parametrize(

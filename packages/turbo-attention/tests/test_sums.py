@@ -117,6 +117,7 @@ def test_queries_in_chunks(device, chunk, ragged):
     assert (probabilities < 0).any()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("held", [1, 3 * 9 * 40, 5 * 9 * 40])
 @pytest.mark.parametrize("name", ["TORCH", "TRITON"])
 def test_tokens_in_chunks(device, name, held, poisoned_allocations):

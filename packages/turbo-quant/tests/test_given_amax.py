@@ -12,6 +12,7 @@ cases = load("turbo-quant")
 FP8 = torch.float8_e4m3fn
 
 
+@pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("kind", ["random", "zeros", "nan", "inf", "tiny"])
 @pytest.mark.parametrize("shape, cut", [((1, 31, 100), (1, 11)), ((1, 3, 7167), (2, 4000)), ((2, 129, 127), (0, 1))])
 def test_pieces_are_the_whole(backend, device, poisoned, kind, shape, cut):

@@ -18,6 +18,7 @@ TENSORWISE, ROWWISE, BLOCKWISE, MX = cases.TENSORWISE, cases.ROWWISE, cases.BLOC
 RECIPES = cases.RECIPES
 
 
+@pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("rows, lens", cases.GROUPS, ids=str)
 @pytest.mark.parametrize("kind", ["blockwise", "mxfp8", "mxfp4"])
 @pytest.mark.parametrize("index", [torch.int64, torch.int32], ids=str)
@@ -72,6 +73,7 @@ def off_by_one(block):
     ]
 
 
+@pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("kind", ["blockwise 128", "blockwise 64", "blockwise 16", "mxfp8", "mxfp4"])
 def test_no_block_sees_rows_of_the_next_group(backend, device, poisoned, kind):
     """Each group a thousand times larger than the one before: a row too many in amax shows."""

@@ -43,6 +43,7 @@ def test_tensorwise_of_every_rank(backend, device, shape):
     cases.assert_same_bits(y, (q.float() * scale_inv).to(torch.bfloat16))
 
 
+@pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("shape", [(33, 100), (2, 31, 129)], ids=str)
 @pytest.mark.parametrize("axis", [-1, -2])
 @pytest.mark.parametrize("tile", [False, True])
@@ -62,6 +63,7 @@ def test_blockwise_and_back(backend, device, shape, axis, tile, dtype):
     assert compute_snr(x, y) > 25
 
 
+@pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("shape", [(48, 100), (2, 16, 129), (1, 16)], ids=str)
 @pytest.mark.parametrize("axis", [-1, -2])
 @pytest.mark.parametrize("dtype", [E4M3, E5M2, fp4_dtype(), torch.uint8], ids=str)
@@ -122,6 +124,7 @@ def test_dual_with_mixed_recipes(backend, device):
 # --- the field's bugs -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("shape, at", [((1, 100), -1), ((1, 8193), -1), ((512, 3072), 8300), ((512, 3072), -1),
                                        ((1024, 4096), -1)], ids=str)  # fmt: skip
 @pytest.mark.parametrize("dtype", cases.DTYPES, ids=str)
@@ -156,6 +159,7 @@ def back(q, scale, dtype, granularity, options, shape):
     return cases.run(tq.dequantize_fp8, q, dtype, granularity, scale_inv=scale, **options, **size)
 
 
+@pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("granularity, options", KINDS, ids=str)
 @pytest.mark.parametrize("part", ["all", "row", "block"])
 def test_zero_amax(backend, device, poisoned_allocations, granularity, options, part):
@@ -189,6 +193,7 @@ def test_tiny_inputs_do_not_explode(backend, device, dtype):
     ).all()
 
 
+@pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("granularity, options", KINDS, ids=str)
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf], ids=str)
 def test_not_finite_shows_in_its_block_only(backend, device, granularity, options, bad):

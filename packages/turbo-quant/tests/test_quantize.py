@@ -195,6 +195,7 @@ def grouped(rows, lens, width, multiple, device):
     return x, offs, pad_groups(lens, multiple)[1]
 
 
+@pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("rows, lens", cases.GROUPS, ids=str)
 @pytest.mark.parametrize("block", [16, 128])
 @pytest.mark.parametrize("row", [False, True])
@@ -219,6 +220,7 @@ def test_float_groups(backend, device, poisoned, rows, lens, block, row):
     assert not q.any() and not scale.any()
 
 
+@pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("rows, lens", cases.GROUPS, ids=str)
 @pytest.mark.parametrize("format", cases.MX_FORMATS)
 @pytest.mark.parametrize("case", [cases.MX_CASES[1], cases.MX_CASES[5], cases.MX_CASES[3]], ids=name)

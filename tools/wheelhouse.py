@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Builds wheels and sdists and checks what is in them.
 
-    python -m tools.wheelhouse OUT_DIR [WHEEL ...]
+    python -m tools.wheelhouse [--isolated] OUT_DIR [WHEEL ...]
 
 A package is built as pip would build it: the sdist from the tree, then the wheel from the sdist, so a file that the
-sdist lost is missing in the wheel too, and the check says so. Needs the packages `build` and `packaging`.
+sdist lost is missing in the wheel too, and the check says so. Needs the packages `build` and `packaging`, and without
+--isolated the build requirements of the wheels, which the development environment has.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -32,6 +35,8 @@ SDIST_TOP |= {"CMakeLists.txt", "csrc", "csrc-common", "hatch_build.py", "tools"
 # What a build makes (kernels, their library, front ends) or brings from csrc-common, inside the package.
 BUILT = re.compile(r"\w+/(lib/(v\d/)?[\w.]+\.(so|hsaco|json)|((pytorch|jax)/_C|_sim_v\d)\.[\w.-]+\.so|csrc_common/.+)")
 
+STEP = re.compile(r"\[[1-9]\d*/\d+\] |    \w+ gfx\d+ (cached|[\d.]+ s)$")  # what Ninja and compile_kernels.py print
+
 
 @dataclass(frozen=True)
 class Built:
@@ -40,15 +45,23 @@ class Built:
     sdist: Path
 
 
-def build(package: Wheel, out: Path, isolated: bool = True) -> Built:
-    """The wheel and the sdist of one package, in `out`. Isolated: with build requirements fetched for this build."""
+def build(package: Wheel, out: Path, isolated: bool = True, show: Callable[[str], None] | None = None) -> Built:
+    """The wheel and the sdist of one package, in `out`; `show` gets a line for each step of a native build.
+
+    Isolated: with build requirements fetched for this build.
+    """
     with tempfile.TemporaryDirectory(prefix="turbo-build-") as scratch:
         command = [sys.executable, "-m", "build", "--outdir", scratch, str(package.path)]
         if not isolated:
             command.insert(3, "--no-isolation")
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{package.name} does not build:\n{done.stdout}\n{done.stderr}")
+        output = []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            for line in process.stdout or ():
+                output.append(line)
+                if show is not None and STEP.match(line):
+                    show(line.rstrip())
+        if process.returncode:
+            raise RuntimeError(f"{package.name} does not build:\n{''.join(output)}")
         out.mkdir(parents=True, exist_ok=True)
         for path in Path(scratch).iterdir():
             shutil.move(path, out / path.name)
@@ -154,6 +167,7 @@ def _entry_point_problems(text: str, inside: set[str]) -> list[str]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools.wheelhouse", description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, help="folder that receives the wheels and sdists")
+    parser.add_argument("--isolated", action="store_true", help="fetch each wheel's build requirements, as pip does")
     parser.add_argument("names", nargs="*", metavar="WHEEL", help="packages to build (default: all)")
     options = parser.parse_args(argv)
     known = {package.name: package for package in wheels()}
@@ -162,10 +176,13 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"no such package: {', '.join(sorted(unknown))}; there are {', '.join(known)} in {PACKAGES}")
     problems: list[str] = []
     for package in [known[name] for name in options.names] or list(known.values()):
-        built = build(package, options.out)
+        started = time.monotonic()
+        print(f"{package.name} ...", flush=True)
+        built = build(package, options.out, options.isolated, lambda line: print(f"  {line}", flush=True))
         problems += wheel_problems(package, built.wheel) + sdist_problems(package, built.sdist)
         for path in (built.wheel, built.sdist):
-            print(f"{path}  {path.stat().st_size / 1024:.0f} KiB", flush=True)
+            print(f"{path}  {path.stat().st_size / 1024:.0f} KiB")
+        print(f"{package.name}: {time.monotonic() - started:.1f} s", flush=True)
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     return 1 if problems else 0

@@ -105,7 +105,7 @@ def compile_source(options: argparse.Namespace) -> int:
     sys.stderr.write(entry.messages)
     name = output.name.removesuffix(f".{options.arch}.hsaco")
     took = "cached" if cached else f"{time.monotonic() - started:.1f} s"
-    print(f"    {took}", flush=True)  # below the line with which the build names the kernel
+    print(f"    {name} {options.arch} {took}", flush=True)
     code_object = CodeObject(output)
     kernels = code_object.kernels()
     problems = [problem for kernel in kernels for problem in kernel.problems()]

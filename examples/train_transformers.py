@@ -2,8 +2,9 @@
 """Train a small Llama, Qwen3 or GPT-OSS of Hugging Face's transformers as it is and on Turbo, and compare the two.
 
 The model is built from a configuration, with random weights: nothing is downloaded. The text is that of
-`python -m primus_turbo demo`. The weights are float32; with ``--precision bf16`` both run under autocast, with ``fp8`` the linear layers of Turbo's
-multiply E4M3 numbers besides, one scale a row. Exit code 1 if the runs differ by more than `BANDS` allows.
+`python -m primus_turbo demo`. The weights are float32; with ``--precision bf16`` both run under autocast, with ``fp8``
+the linear layers of Turbo's multiply E4M3 numbers besides, one scale a row. Exit code 1 if the runs differ by more than
+`BANDS` allows.
 
     python examples/train_transformers.py --model gpt-oss --checkpointing
 """

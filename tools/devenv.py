@@ -22,10 +22,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from tools import progress
 from tools.monorepo import ROOT, USERS_OWN, requirement_name, wheels
 
 SCHEMA = "1"  # raise it when an existing environment must not be used any more
@@ -56,20 +57,34 @@ def say(text: str) -> None:
 class DevEnv:
     """`DevEnv().ensure()` gives the path of a Python interpreter that has everything."""
 
+    FOLDER = "dev"
+    tell = staticmethod(say)  # where lines of progress go
+    variables: Mapping[str, str] | None = None  # the environment of installers; None: this process's
+
     def __init__(self, base_python: str | None = None, root: Path = ROOT) -> None:
         self.root = root
         self.base_python = os.path.abspath(base_python) if base_python else None
-        suffix = "-" + _digest(self.base_python)[:8] if self.base_python else ""
-        self.path = root / ".nox" / f"dev{suffix}"
-        self.log = root / ".nox" / f"dev{suffix}.log"
+        name = self.FOLDER + ("-" + digest(self.base_python)[:8] if self.base_python else "")
+        self.path = root / ".nox" / name
+        self.log = root / ".nox" / f"{name}.log"
         self.python = self.path / "bin" / "python"
         self._lock: int | None = None
 
-    def ensure(self) -> Path:
+    def is_current(self) -> bool:
+        """Whether it is there and `ensure` would do nothing."""
+        stamp = self._read_stamp()
+        return bool(stamp) and all(stamp.get(key) == value for key, value in self._want().items())
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time makes the environment."""
         self.path.parent.mkdir(exist_ok=True)
         with _locked(self.path.with_suffix(".lock")) as self._lock:
-            stamp = self._read_stamp()
-            want = {"base": self._base_digest(), "wheels": self._wheels_digest()}
+            yield
+
+    def ensure(self) -> Path:
+        with self.locked():
+            stamp, want = self._read_stamp(), self._want()
             if stamp.get("base") != want["base"]:
                 self._make()
                 stamp = {}
@@ -132,15 +147,18 @@ class DevEnv:
         kept = [line for line in found if requirement_name(line) not in USERS_OWN]
         return [requirement_name(line) if requirement_name(line) in LIBRARIES else line for line in kept]
 
+    def _want(self) -> dict[str, str]:
+        """What the stamp of an environment says that is up to date."""
+        return {"base": self._base_digest(), "wheels": self._wheels_digest()}
+
     def _base_digest(self) -> str:
+        return digest(*self._base_facts(), (self.root / "requirements.txt").read_text())
+
+    def _base_facts(self) -> tuple[str, ...]:
+        """What any environment here is made of, beside its packages."""
         version = self._describe_base()["version"] if self.base_python else sys.version
-        return _digest(
-            SCHEMA,
-            str(self.path),
-            self.base_python or sys.base_prefix,  # the same whichever environment nox itself is in
-            str(version),
-            (self.root / "requirements.txt").read_text(),
-        )
+        where = self.base_python or sys.base_prefix  # the same whichever environment nox itself is in
+        return SCHEMA, str(self.path), where, str(version)
 
     def _wheels_digest(self) -> str:
         """Of what an editable install is made from: every pyproject.toml, and native code, which is compiled then."""
@@ -151,7 +169,7 @@ class DevEnv:
             files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
             files += [wheel.path / "CMakeLists.txt" for wheel in present if (wheel.path / "CMakeLists.txt").exists()]
             parts += [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)]
-        return _digest(*parts)
+        return digest(*parts)
 
     def _describe_base(self) -> dict:
         return json.loads(self._output([self.base_python or sys.executable, "-c", DESCRIBE]))
@@ -175,16 +193,8 @@ class DevEnv:
         self._run([str(self.python), "-m", "pip", *arguments, "--disable-pip-version-check"])
 
     def _run(self, command: list[str]) -> None:
-        with self.log.open("a") as log:
-            print("$", *command, file=log, flush=True)
-            code = subprocess.run(
-                command,
-                cwd=self.root,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=() if self._lock is None else (self._lock,),  # an installer that outlives nox keeps the lock
-            ).returncode
+        held = () if self._lock is None else (self._lock,)  # an installer that outlives nox keeps the lock
+        code = progress.run(command, self.log, self.tell, self.root, env=self.variables, pass_fds=held)
         if code:
             self._fail(command, code)
 
@@ -235,7 +245,7 @@ def base_python_option(posargs: list[str]) -> tuple[str | None, list[str]]:
     return base, rest
 
 
-def _digest(*parts: str) -> str:
+def digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -62,9 +62,8 @@ def llvm_tools(session: nox.Session) -> None:
 
 @nox.session
 def quickstart(session: nox.Session) -> None:
-    """Install the wheels and train a language model on them next to plain torch; its options go after `--`."""
-    python, arguments = environment(session)
-    session.run(python, "-m", "tools.quickstart", *arguments, external=True)
+    """Build and install the wheels, train a language model on them next to plain torch; its options go after `--`."""
+    session.run(sys.executable, "-m", "tools.quickstart", *session.posargs, external=True)
 
 
 @nox.session

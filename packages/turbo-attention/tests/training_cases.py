@@ -12,19 +12,19 @@ from turbo_core.low_precision import Float8QuantConfig, ScalingGranularity
 from turbo_testing.attention_references import attention, sparse_mla
 from turbo_testing.training import ModuleCase, OpCase, floats
 
-HEADS, HEADS_K, DIM, DIM_V = 4, 2, 16, 8
+BATCH, HEADS, HEADS_K, DIM, DIM_V = 1, 4, 2, 16, 8  # each sample takes Triton's interpreter a second
 RANK, ROWS_KV, TOPK = 8, 7, 3
 
 
 def _dense(rows, dtype, device, *, extras=(), dim_v=DIM_V, keys=None):
     keys = rows if keys is None else keys
     tensors = {
-        "q": floats(2, rows, HEADS, DIM, dtype=dtype, device=device),
-        "k": floats(2, keys, HEADS_K, DIM, dtype=dtype, device=device),
-        "v": floats(2, keys, HEADS_K, dim_v, dtype=dtype, device=device),
+        "q": floats(BATCH, rows, HEADS, DIM, dtype=dtype, device=device),
+        "k": floats(BATCH, keys, HEADS_K, DIM, dtype=dtype, device=device),
+        "v": floats(BATCH, keys, HEADS_K, dim_v, dtype=dtype, device=device),
     }
     if "bias" in extras:
-        tensors["bias"] = floats(2, HEADS, rows, keys, dtype=torch.float32, device=device)
+        tensors["bias"] = floats(BATCH, HEADS, rows, keys, dtype=torch.float32, device=device)
     if "sink" in extras:
         tensors["sink"] = floats(HEADS, dtype=torch.float32, device=device)
     return tensors

@@ -390,6 +390,12 @@ def test_results_that_are_none_are_none_on_both_ways(y):
     assert (direct.y is None) is (y is None)
 
 
+def test_what_stands_for_none_has_no_gradient():
+    x = X.clone().requires_grad_()
+    found = ops.everything(x, 0.5, None, 3, "plain", None, None)
+    assert [part.requires_grad for part in found] == [True, False]
+
+
 def test_gradients_come_by_name_and_only_where_wanted():
     x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
     result = everything(CALL._replace(pair=Pair(x, 0.5), y=y))

@@ -257,17 +257,20 @@ def _refusal(refused: Refused) -> Differentiable:
 
 
 def _keeper(gradient: Differentiable) -> Callable[..., None]:
-    """(ctx, call, result, needs): saves what the backward reads, tensors apart from other values."""
+    """(ctx, call, result, needs, absent): saves what the backward reads, tensors apart from other values.
+
+    ``absent``: tensors in the places of results that are None.
+    """
     saves, constants = gradient.saves, gradient.constants
 
-    def keep(ctx: Any, call: Any, result: Any, needs: Any) -> None:
+    def keep(ctx: Any, call: Any, result: Any, needs: Any, absent: tuple[Any, ...] = ()) -> None:
         tensors: list[torch.Tensor] = []
         ctx.kept = _without_tensors(saves(call, result, needs), tensors)
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
-        if constants:
+        if constants or absent:
             given = [getattr(result, constant) for constant in constants]
-            ctx.mark_non_differentiable(*[tensor for tensor in given if tensor is not None])
+            ctx.mark_non_differentiable(*absent, *[tensor for tensor in given if tensor is not None])
 
     return keep
 
@@ -328,6 +331,8 @@ def _registered_gradient(fields: CallFields, outputs: _Outputs, gradient: Differ
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         call = fields.unflatten(fields.decode(inputs))
         needs = getattr(ctx, "needs_input_grad", None) or (True,) * len(inputs)
-        keep(ctx, call, outputs.unpack(call, output), fields.unflatten(needs[-len(inputs) :]))
+        result = outputs.unpack(call, output)
+        absent = () if outputs.result is None else tuple(made for made, part in zip(output, result) if part is None)
+        keep(ctx, call, result, fields.unflatten(needs[-len(inputs) :]), absent)
 
     return Gradient(_formula(fields, outputs, gradient), setup_context, gradient.name)

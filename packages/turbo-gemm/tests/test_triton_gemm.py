@@ -55,6 +55,7 @@ def poisoned(*shape, dtype, device):
     return torch.full(shape, float("nan"), dtype=dtype, device=device)
 
 
+@pytest.mark.covering
 @dtypes
 @layouts
 @pytest.mark.parametrize("M, N, K", CASES.CPU)
@@ -88,6 +89,7 @@ def test_empty(M, N, K, dtype, device):
     assert torch.equal(matmul(a, b, out=old.clone(), accumulate=True), old)
 
 
+@pytest.mark.covering
 @pytest.mark.simulated
 @dtypes
 @pytest.mark.parametrize("bias_dtype", DTYPES, ids=CASES.DTYPES)
@@ -97,6 +99,7 @@ def test_bias(dtype, bias_dtype, device):
     check(matmul(a, b, bias=bias), reference(a, b, bias=bias))
 
 
+@pytest.mark.covering
 @pytest.mark.simulated
 @dtypes
 @pytest.mark.parametrize(

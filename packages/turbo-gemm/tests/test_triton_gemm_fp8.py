@@ -102,6 +102,7 @@ def poisoned(*shape, dtype, device):
     return torch.full(shape, float("nan"), dtype=dtype, device=device)
 
 
+@pytest.mark.covering
 @scalings
 @layouts
 @pytest.mark.parametrize("M, N, K", CASES.FP8_CPU)
@@ -112,6 +113,7 @@ def test_product(M, N, K, trans_a, trans_b, scaling, device):
     check(out, p.product, p.unit)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("scaling", MORE_BLOCKS.values(), ids=MORE_BLOCKS)
 @pytest.mark.parametrize("trans_a, trans_b", [(False, True), (True, False)], ids=["NT", "TN"])
 def test_block_sizes_and_tiles(scaling, trans_a, trans_b, device):

@@ -69,10 +69,20 @@ def quickstart(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Everything that this machine can show: lint, then the tests of all wheels and of all of them together."""
+    run_tests(session, ["--budgets"])
+
+
+@nox.session(name="tests-full")
+def tests_full(session: nox.Session) -> None:
+    """`tests` with whole products where it takes covering arrays, and what only repeats on more cases."""
+    run_tests(session, ["--budgets", "--full"])
+
+
+def run_tests(session: nox.Session, options: list[str]) -> None:
     python, arguments = environment(session)
     failures = [] if testing.names_tests(arguments) else run_lint(session, python)
     llvm_tools(session)
-    pytest(session, python, [], [*aiter_wheel(session, python, arguments), *arguments])
+    pytest(session, python, [], [*options, *aiter_wheel(session, python, arguments), *arguments])
     if failures:
         session.error("the tests passed, but not: " + ", ".join(failures))
 
@@ -117,7 +127,7 @@ def add_wheel_session(name: str) -> None:
         others = aiter_wheel(session, python, arguments) if name in READ_AITER else []
         if name == "turbo-sim":
             llvm_tools(session)
-        pytest(session, python, [f"packages/{name}/tests"], [*others, *arguments])
+        pytest(session, python, [f"packages/{name}/tests"], ["--budgets", *others, *arguments])
 
     test_wheel.__doc__ = f"The tests of {name} alone."
 

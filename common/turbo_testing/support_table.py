@@ -7,7 +7,6 @@ what the backends answer today and, on a difference, prints the table to paste.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from unittest import mock
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from turbo_core import AutoKernelDispatcher, BackendType, DeviceFacts, arch_facts, device
+from turbo_core import AutoKernelDispatcher, BackendType, DeviceFacts, arch_facts, device, interpreter
 from turbo_core.native import ARCHS, NativeLibrary
 
 __all__ = ["PLACES", "check_readme", "standing_on", "support_table"]
@@ -38,7 +37,9 @@ def standing_on(facts: DeviceFacts | None) -> Iterator[torch.device]:
     where = torch.device("cpu" if facts is None else "cuda:0")
     # not `why_not` itself, which modules of wheels may have bound already, or would bind for good in here
     installed = mock.patch.object(NativeLibrary, "_find_reason", _as_if_installed)
-    with FakeTensorMode(), mock.patch.dict(os.environ, {"TRITON_INTERPRET": "0"}), installed:
+    # not the variable itself: kernels that are imported in here must be like all others of the process
+    compiled = mock.patch.object(interpreter, "requested", lambda: False)
+    with FakeTensorMode(), compiled, installed:
         if facts is None:
             yield where
         else:

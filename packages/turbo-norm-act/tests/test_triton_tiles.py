@@ -36,6 +36,7 @@ def kernels_can_run(device):
         pytest.skip(reason)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("with_residual", [True, False], ids=["residual", "x"])
 @pytest.mark.parametrize("center", [False, True], ids=["rmsnorm", "layernorm"])
 @pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
@@ -62,6 +63,7 @@ def test_norm(device, poisoned_allocations, tile, center, with_residual):
     assert len(leaves) == sum(gradient is not None for gradient in found)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", ["silu", "gelu", "gelu_tanh", "clamped", "silu limited", "gelu limited"])
 @pytest.mark.parametrize("elements", [16, 128, 512])
 def test_activation(device, poisoned_allocations, name, elements):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 import pytest
 
@@ -14,9 +13,11 @@ _C = pytest.importorskip("turbo_gemm.pytorch._C", reason="turbo-gemm is not buil
 from turbo_core import UnsupportedError, simulated_arch  # noqa: E402
 from turbo_core.low_precision import ScalingGranularity  # noqa: E402
 from turbo_gemm.pytorch.kernels import native  # noqa: E402
+from turbo_testing.gemm_calls import fp8_call  # noqa: E402
 
 A, B, A_SCALE, B_SCALE, C, BIAS = (0x10000 * i for i in range(1, 7))
 STREAM = 0x5EA
+TENSORWISE = ScalingGranularity.TENSORWISE
 GFX942, GFX950 = 0, 1  # devices of the fake library
 DTYPES = {"fp32": _C.FLOAT32, "fp16": _C.FLOAT16, "bf16": _C.BFLOAT16}
 FORMATS = _C.MX_FORMATS
@@ -96,7 +97,7 @@ def test_every_mx_kernel(fake_hip, a, b, out, tile, threads):
     edge = int(tile[:3])
     groups = -(-300 // edge) * -(-200 // edge)
     assert (launch.kernel, launch.grid, launch.block) == (
-        f"gemm_mx_{a}_{b}_{out}_{tile}",
+        f"gemm_mx_{a}_{b}_{tile}",
         (groups, 1, 1),
         (threads, 1, 1),
     )
@@ -123,7 +124,7 @@ def test_every_fp8_kernel(fake_hip, device, a, b, out, block, b_rows, kind, tile
     (launch,) = fake_hip.launches
     tile_m, tile_n = map(int, tile.split("x"))
     groups = -(-300 // tile_m) * -(-200 // tile_n)
-    name = f"gemm_fp8_{kind}_{a}_{b}_{out}_{tile}"
+    name = f"gemm_fp8_{kind}_{a}_{b}_{tile}"
     assert (launch.kernel, launch.grid, launch.block) == (name, (groups, 1, 1), (threads, 1, 1))
     assert launch.device == device
 
@@ -163,10 +164,7 @@ def test_the_devices_compute_units_count(fake_hip):
         fake_hip.set_arch(0, arch)
         native.reset()
         with simulated_arch(arch):
-            native.matmul_fp8(
-                a.view(dtype), scale, b.view(dtype), scale, trans_a=False, trans_b=True, block_size=0,
-                granularity=ScalingGranularity.TENSORWISE, out_dtype=torch.bfloat16,
-            )  # fmt: skip
+            native.run(fp8_call(a.view(dtype), scale, b.view(dtype), scale, TENSORWISE, out_dtype=torch.bfloat16))
         assert fake_hip.launches[-1].kernel.endswith(tile), arch
 
 
@@ -187,12 +185,12 @@ def test_nothing_to_do_is_not_launched(fake_hip):
 def test_mx_arguments(fake_hip, out, n, c, vector):
     assert gemm_mx(300, n, 256, "e2m1", "e2m1", out, "large", a_stride=144, scale_stride=12, c=c) == _C.OK
     assert fake_hip.launches[0].arguments == struct.pack(
-        "<6Q7q10i",
+        "<6Q7q11i4x",
         *(A, B, A_SCALE, B_SCALE, 0, c),
         *(144, 128, 12, 8, 0, 0, n),
         *(300, n, 128),
         *(0, 0),
-        *(0, 0, vector),
+        *(DTYPES[out], 0, 0, vector),
         *(2, 2),
     )
 
@@ -203,12 +201,12 @@ def test_fp8_arguments(fake_hip):
     )
     assert status == _C.OK, _C.last_error()
     assert fake_hip.launches[0].arguments == struct.pack(
-        "<6Q7q10i",
+        "<6Q7q11i4x",
         *(A, B, A_SCALE, B_SCALE, BIAS, C),
         *(288, 272, 7, 1, 3, 0, 512),
         *(300, 256, 272),
         *(7, 0),
-        *(_C.BFLOAT16, 0, 1),
+        *(_C.BFLOAT16, _C.BFLOAT16, 0, 1),
         *(3, 2),
     )
 
@@ -222,29 +220,17 @@ def test_tensors_become_addresses(fake_hip, arch):
     a_scale, b_scale = torch.ones(2, 1), torch.ones(40, 1).expand(40, 1)
     out, bias = torch.zeros(150, 48)[:, :40], torch.zeros(40, dtype=torch.bfloat16)
     with simulated_arch(arch):
-        found = native.matmul_fp8(
-            a,
-            a_scale,
-            b,
-            b_scale,
-            trans_a=False,
-            trans_b=True,
-            granularity=ScalingGranularity.BLOCKWISE,
-            block_size=128,
-            a_tiles=True,
-            out_dtype=torch.float32,
-            bias=bias,
-            out=out,
-            accumulate=True,
-        )
+        blockwise = ScalingGranularity.BLOCKWISE
+        call = fp8_call(a, a_scale, b, b_scale, blockwise, block_size=128, a_tiles=True, bias=bias, out=out)
+        found = native.run(call)
     assert found is out
     assert fake_hip.launches[0].arguments == struct.pack(
-        "<6Q7q10i",
+        "<6Q7q11i4x",
         *(t.data_ptr() for t in (a, b, a_scale, b_scale, bias, out)),
         *(512, 128, 1, 1, 0, 0, 48),
         *(150, 40, 128),
         *(7, 0),
-        *(_C.BFLOAT16, 1, 1),
+        *(_C.FLOAT32, _C.BFLOAT16, 1, 1),
         *(2, 1),
     )
 
@@ -254,19 +240,9 @@ def test_operands_that_cannot_be_read_in_place_are_copied(fake_hip):
     b = torch.zeros(8, 100, dtype=torch.float8_e4m3fnuz)
     scale = torch.ones(())
     with simulated_arch("gfx942"):
-        native.matmul_fp8(
-            a,
-            scale,
-            b,
-            scale,
-            trans_a=True,
-            trans_b=True,
-            granularity=ScalingGranularity.TENSORWISE,
-            block_size=0,
-            out_dtype=torch.bfloat16,
-        )
+        native.run(fp8_call(a, scale, b, scale, TENSORWISE, trans_a=True, out_dtype=torch.bfloat16))
     (launch,) = fake_hip.launches
-    values = struct.unpack("<6Q7q10i", launch.arguments)
+    values = struct.unpack("<6Q7q11i4x", launch.arguments)
     assert values[0] != a.data_ptr() and values[1] != b.data_ptr()
     assert values[6:12] == (112, 112, 0, 0, 0, 0)
     assert values[13:16] == (40, 8, 112)
@@ -275,46 +251,35 @@ def test_operands_that_cannot_be_read_in_place_are_copied(fake_hip):
 # --- may it run -------------------------------------------------------------------------------------------------------
 
 
-class Call(NamedTuple):
-    """The fields of a quantised GEMM's call that the answer depends on."""
-
-    a: torch.Tensor
-    b: torch.Tensor
-    granularity: ScalingGranularity = ScalingGranularity.ROWWISE
-    block_size: int = 0
-    preshuffled: bool = False
-    k: int = 128
-
-    def is_mx(self):
-        return self.granularity is ScalingGranularity.MX_BLOCKWISE
-
-    def sizes(self):
-        return self.a.shape[0], self.b.shape[0], self.k
-
-
 def test_why_not(fake_hip):
     fnuz, ocp, fp4 = (
         torch.zeros(4, 128, dtype=dtype) for dtype in (torch.float8_e4m3fnuz, torch.float8_e4m3fn, torch.uint8)
     )
+    scale, row = torch.ones(()), ScalingGranularity.ROWWISE
     mx, block = ScalingGranularity.MX_BLOCKWISE, ScalingGranularity.BLOCKWISE
-    assert native.why_not(Call(ocp, ocp)) == "the HIP kernels are for gfx942 and gfx950; cpu is cpu"
+
+    def why_not(a, b, granularity=row, block_size=0, **changes):
+        call = fp8_call(a, scale, b, scale, granularity, block_size=block_size)
+        return native.why_not(call._replace(**changes))
+
+    assert why_not(ocp, ocp) == "the HIP kernels are for gfx942 and gfx950; cpu is cpu"
     with simulated_arch("gfx942"):
-        assert native.why_not(Call(fnuz, fnuz)) is None
-        assert native.why_not(Call(fnuz, fnuz.view(torch.float8_e5m2fnuz), block, 128)) is None
-        assert "b is torch.float8_e4m3fn; matrix units of gfx942 take torch.float8_e4m3fnuz and" in native.why_not(
-            Call(fnuz, ocp)
-        )
-        assert native.why_not(Call(fnuz, fnuz, block, 64)) == "block_size=64; blocks of 128 are accepted"
-        assert "which gfx942 does not have; gfx950 has them" in native.why_not(Call(ocp, ocp, mx))
-        assert "preshuffled for AITER" in native.why_not(Call(fnuz, fnuz, preshuffled=True))
-        assert "K=8388608 or N=4 is beyond" in native.why_not(Call(fnuz, fnuz, k=2**23))
+        assert why_not(fnuz, fnuz) is None
+        assert why_not(fnuz, fnuz.view(torch.float8_e5m2fnuz), block, 128) is None
+        refusal = "b is torch.float8_e4m3fn; matrix units of gfx942 take torch.float8_e4m3fnuz and"
+        assert refusal in why_not(fnuz, ocp)
+        assert why_not(fnuz, fnuz, block, 64) == "block_size=64; blocks of 128 are accepted"
+        assert "which gfx942 does not have; gfx950 has them" in why_not(ocp, ocp, mx)
+        assert "preshuffled for AITER" in why_not(fnuz, fnuz, preshuffled=True)
+        long = fnuz[:1, :1].expand(4, 2**23)
+        assert "K=8388608 or N=4 is beyond" in why_not(long, long)
     fake_hip.set_arch(0, "gfx950")
     with simulated_arch("gfx950"):
-        assert native.why_not(Call(ocp, ocp)) is None
-        assert native.why_not(Call(ocp, ocp.view(torch.float8_e5m2), mx)) is None
-        assert native.why_not(Call(fp4, fp4, mx)) is None
-        assert "e2m1 goes with e2m1, FP8 with FP8" in native.why_not(Call(fp4, ocp, mx))
-        assert "a is torch.float8_e4m3fnuz; matrix units of gfx950" in native.why_not(Call(fnuz, ocp))
+        assert why_not(ocp, ocp) is None
+        assert why_not(ocp, ocp.view(torch.float8_e5m2), mx) is None
+        assert why_not(fp4, fp4, mx) is None
+        assert "e2m1 goes with e2m1, FP8 with FP8" in why_not(fp4, ocp, mx)
+        assert "a is torch.float8_e4m3fnuz; matrix units of gfx950" in why_not(fnuz, ocp)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
@@ -383,7 +348,6 @@ def test_mx_on_gfx942_has_no_code_object(fake_hip):
 
 def test_a_refused_tensor_is_named_before_anything_is_launched(fake_hip):
     a, scale = torch.zeros(4, 128, dtype=torch.float8_e4m3fnuz), torch.ones(())
-    options = dict(granularity=ScalingGranularity.TENSORWISE, block_size=0, out_dtype=torch.float32)
     with simulated_arch("gfx942"), pytest.raises(UnsupportedError, match="gemm_fp8: dtype of b is 3"):
-        native.matmul_fp8(a, scale, a.view(torch.float8_e4m3fn), scale, trans_a=False, trans_b=True, **options)
+        native.run(fp8_call(a, scale, a.view(torch.float8_e4m3fn), scale, TENSORWISE))
     assert fake_hip.launches == []

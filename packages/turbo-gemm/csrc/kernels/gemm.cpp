@@ -19,7 +19,6 @@ using turbo::ceil_div;
 using turbo::fail;
 using turbo::is_float;
 using turbo::Kernel;
-using turbo::kFloatTypes;
 
 // --- kernels ---------------------------------------------------------------------------------------------------------
 
@@ -32,18 +31,15 @@ struct TileKernel {
 
 struct Variant {
   turbo_mx_format a, b;
-  TileKernel kernels[kFloatTypes][kTiles];
+  TileKernel kernels[kTiles];
 };
 
 constexpr turbo_mx_format e4m3 = TURBO_MX_E4M3, e5m2 = TURBO_MX_E5M2, e2m1 = TURBO_MX_E2M1;
 
-#define TILE(object, a, b, c, tile, waves_m, waves_n, fragments) \
-  {waves_m * fragments * 16, waves_n * 64,                       \
-   Kernel(#object, #object "_" #a "_" #b "_" #c "_" #tile, waves_m * waves_n * 64)},
-#define OUTPUT(object, a, b, c) {TURBO_GEMM_TILES(TILE, object, a, b, c)},
-#define BLOCK_OUTPUT(object, a, b, c) {TURBO_GEMM_BLOCK_TILES(TILE, object, a, b, c)},
-#define VARIANT(object, a, b) {a, b, {TURBO_GEMM_OUTPUTS(OUTPUT, object, a, b)}},
-#define BLOCK_VARIANT(object, a, b) {a, b, {TURBO_GEMM_OUTPUTS(BLOCK_OUTPUT, object, a, b)}},
+#define TILE(object, a, b, tile, waves_m, waves_n, fragments) \
+  {waves_m * fragments * 16, waves_n * 64, Kernel(#object, #object "_" #a "_" #b "_" #tile, waves_m * waves_n * 64)},
+#define VARIANT(object, a, b) {a, b, {TURBO_GEMM_TILES(TILE, object, a, b)}},
+#define BLOCK_VARIANT(object, a, b) {a, b, {TURBO_GEMM_BLOCK_TILES(TILE, object, a, b)}},
 
 const Variant mx_variants[] = {TURBO_GEMM_MX_PAIRS(VARIANT, gemm_mx)};
 const Variant row_variants[] = {TURBO_GEMM_FP8_PAIRS(VARIANT, gemm_fp8_row)};
@@ -131,7 +127,7 @@ turbo_status launch(const char *op, const Variant &variant, const Args &given, i
   if (given.tile < TURBO_GEMM_TILE_CHOSEN || given.tile > TURBO_GEMM_TILE_SMALL)
     return fail(TURBO_ERROR_ARGUMENT, "%s: tile is %d, no turbo_gemm_tile", op, given.tile);
   if (given.compute_units < 1) return fail(TURBO_ERROR_ARGUMENT, "%s: compute_units is %d", op, given.compute_units);
-  const TileKernel &tile = choose_tile(variant.kernels[c.dtype], m, n, given.tile, given.compute_units);
+  const TileKernel &tile = choose_tile(variant.kernels, m, n, given.tile, given.compute_units);
   const int64_t tiles = tiles_of(tile, m, n);
   if (tiles > kMaxTiles)
     return fail(TURBO_ERROR_ARGUMENT, "%s: m = %lld and n = %lld are %lld tiles; at most %lld are accepted", op,
@@ -156,6 +152,7 @@ turbo_status launch(const char *op, const Variant &variant, const Args &given, i
   args.row_bytes = int(row_bytes);
   args.a_scale_shift = a.scale_rows == 128 ? 7 : 0;
   args.b_scale_shift = b.scale_rows == 128 ? 7 : 0;
+  args.c_type = c.dtype;
   args.bias_type = c.bias_dtype;
   args.accumulate = c.accumulate != 0;
   args.vector = aligned(c.data, 16) && c.stride % per_access == 0 && n % per_access == 0;

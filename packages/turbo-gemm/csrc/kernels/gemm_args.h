@@ -34,12 +34,13 @@ struct GemmArgs {
   int row_bytes;      // of A and B: K elements
   int a_scale_shift;  // scale row of row m is m >> shift: 0, or 7 for tiles of 128
   int b_scale_shift;
+  int c_type;      // turbo_dtype
   int bias_type;   // turbo_dtype
   int accumulate;  // C is added
   int vector;      // n, c and c_stride allow 16-byte accesses of C
   int tiles_m, tiles_n;
 };
-static_assert(sizeof(GemmArgs) == 144, "the layout is part of the interface between two compilers");
+static_assert(sizeof(GemmArgs) == 152, "the layout is part of the interface between two compilers");
 
 // --- tiles -----------------------------------------------------------------------------------------------------------
 //
@@ -54,9 +55,6 @@ static_assert(sizeof(GemmArgs) == 144, "the layout is part of the interface betw
 #define TURBO_GEMM_BLOCK_TILES(X, ...) \
   X(__VA_ARGS__, 256x128, 4, 2, 4)     \
   X(__VA_ARGS__, 128x128, 4, 2, 2)
-
-// X(..., type of C), in the order of turbo_dtype.
-#define TURBO_GEMM_OUTPUTS(X, ...) X(__VA_ARGS__, fp32) X(__VA_ARGS__, fp16) X(__VA_ARGS__, bf16)
 
 // X(..., format of A, format of B): e4m3 and e5m2 in any pair, e2m1 with itself.
 #define TURBO_GEMM_FP8_PAIRS(X, ...) \

@@ -54,6 +54,14 @@ TURBO_DEVICE void scale_tile(const GemmArgs &args, TilePosition tile, int wave, 
 
 constexpr int kNowhere = int(0x80000000);  // offset beyond any buffer: loads give 0, stores are dropped
 
+// Type of C: turbo_dtype, the same for the whole grid. `call` gets a value of the type.
+template <class Call>
+TURBO_DEVICE void with_type(int type, Call call) {
+  if (type == 0) call(float{});
+  if (type == 1) call(fp16{});
+  if (type == 2) call(bf16{});
+}
+
 // `left` of the columns are there, a multiple of what an access holds; `offset` of the first in bytes.
 template <class C>
 TURBO_DEVICE void write_columns(Accumulator &x, Buffer c, int offset, int left, bool accumulate) {
@@ -101,9 +109,9 @@ TURBO_DEVICE int scratch_at(int row, int column) {
 
 // Through LDS, so that a store of the wave is 16 adjacent elements of each row, or more. `offset`: of this lane's first
 // element; `rows`: of what follows, that are there; both of lane % Width.
-template <class C, class T>
+template <class T>
 TURBO_DEVICE void write_elements(const Accumulator &x, local<float> *scratch, Buffer c, int offset, int row_bytes,
-                                 int rows, bool accumulate) {
+                                 int rows, int type, bool accumulate) {
   constexpr int width = 64 / T::row_parts;
   const int lane = lane_index();
   order();
@@ -113,8 +121,11 @@ TURBO_DEVICE void write_elements(const Accumulator &x, local<float> *scratch, Bu
 #pragma unroll 1
   for (int row = T::row_parts == 1 ? 0 : lane / width; row < rows; row += T::row_parts) {
     float value = scratch[scratch_at<width>(row, lane % width)];
-    if (accumulate) value += to_float(load_one<C>(c, offset));
-    store_one<C>(from_float<C>(value), c, offset);
+    with_type(type, [&](auto zero) {
+      using C = decltype(zero);
+      if (accumulate) value += to_float(load_one<C>(c, offset));
+      store_one<C>(from_float<C>(value), c, offset);
+    });
     offset += T::row_parts * row_bytes;
   }
 }
@@ -140,15 +151,16 @@ TURBO_DEVICE void read_bias(Accumulator &values, const GemmArgs &args, int first
 // --- the tile --------------------------------------------------------------------------------------------------------
 
 // `total` is A B^T, in float32. `lds` is free from here on.
-template <class C, class T, int LdsBytes>
+template <class T, int LdsBytes>
 TURBO_DEVICE void write_tile(const GemmArgs &args, TilePosition tile, int wave,
                              const Accumulator (&total)[T::fragments], unsigned char (&lds)[LdsBytes]) {
   static_assert(LdsBytes >= T::waves * kScratchBytes, "");
   const LanePosition<T> lane(wave);
   const int rows = least(args.m - tile.m, T::m), columns = least(args.n - tile.n, T::n);
-  const int row_bytes = int(args.c_stride * int(sizeof(C)));
-  const Buffer c = make_buffer((global<C> *)args.c + tile.m * args.c_stride + tile.n,
-                               unsigned((rows - 1) * row_bytes + columns * int(sizeof(C))));
+  const int bytes = args.c_type == 0 ? 4 : 2;  // of an element of C
+  const int row_bytes = int(args.c_stride) * bytes;
+  const Buffer c = make_buffer((global<unsigned char> *)args.c + (tile.m * args.c_stride + tile.n) * bytes,
+                               unsigned((rows - 1) * row_bytes + columns * bytes));
   const int wave_row = wave / T::waves_n * (T::fragments * 16);
   auto *scratch = (local<float> *)((local<unsigned char> *)lds + wave * kScratchBytes);
 #pragma unroll
@@ -163,7 +175,7 @@ TURBO_DEVICE void write_tile(const GemmArgs &args, TilePosition tile, int wave,
 #pragma unroll
     for (int f = part; f < T::fragments; f += T::row_parts) {
       const int row = lane.rows_before(f);
-      int offset = (lane.row + row) * row_bytes + first * int(sizeof(C));
+      int offset = (lane.row + row) * row_bytes + first * bytes;
       int left = lane.row + row < rows ? columns - first : 0;
       // Row by row: otherwise the offsets of all rows are computed first, and kept in registers that there are not.
       order();
@@ -172,11 +184,11 @@ TURBO_DEVICE void write_tile(const GemmArgs &args, TilePosition tile, int wave,
 #pragma unroll
       for (int j = 0; j < 4; ++j) x[j] = total[f][j] + bias[j];
       if (args.vector) {
-        write_columns<C>(x, c, offset, left, args.accumulate);
+        with_type(args.c_type, [&](auto zero) { write_columns<decltype(zero)>(x, c, offset, left, args.accumulate); });
       } else {
-        const int at = column < columns ? (wave_row + row + up) * row_bytes + column * int(sizeof(C)) : kNowhere;
-        write_elements<C, T>(x, scratch, c, at, column < columns ? row_bytes : 0, least(rows - wave_row - row, T::edge),
-                             args.accumulate);
+        const int at = column < columns ? (wave_row + row + up) * row_bytes + column * bytes : kNowhere;
+        write_elements<T>(x, scratch, c, at, column < columns ? row_bytes : 0, least(rows - wave_row - row, T::edge),
+                          args.c_type, args.accumulate);
       }
     }
   }

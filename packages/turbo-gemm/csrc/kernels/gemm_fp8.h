@@ -20,8 +20,6 @@
 
 namespace turbo_gemm {
 
-using fp32 = float;
-
 // --- one fragment: the stage's bytes of 16 or 32 rows ----------------------------------------------------------------
 
 enum class Format { e4m3, e5m2 };
@@ -262,7 +260,7 @@ struct Fp8Loop {
 
 // --- kernels ---------------------------------------------------------------------------------------------------------
 
-template <Format FormatA, Format FormatB, class C, class T, Scales Kind>
+template <Format FormatA, Format FormatB, class T, Scales Kind>
 TURBO_DEVICE void gemm_fp8(const GemmArgs &args) {
   using Loop = Fp8Loop<FormatA, FormatB, T, Kind>;
   __shared__ __attribute__((aligned(16))) unsigned char memory[Loop::lds_bytes];
@@ -271,7 +269,7 @@ TURBO_DEVICE void gemm_fp8(const GemmArgs &args) {
   run<T>(loop);
   loop.finish();
   if constexpr (Kind == Scales::row) scale_tile<T>(args, tile, loop.wave, loop.total);
-  write_tile<C, T>(args, tile, loop.wave, loop.total, memory);
+  write_tile<T>(args, tile, loop.wave, loop.total, memory);
 }
 
 // Matrix instructions of 32 x 32 hold vector instructions half as long, and on gfx950 vector instructions are the limit of
@@ -282,9 +280,9 @@ constexpr int fragment_edge(Scales kind) { return kind == Scales::row ? 16 : 32;
 constexpr int fragment_edge(Scales) { return 16; }
 #endif
 
-#define TURBO_FP8_KERNEL(kind, a, b, c, tile, waves_m, waves_n, fragments)                                 \
-  TURBO_KERNEL(waves_m * waves_n * 64, 2) void gemm_fp8_##kind##_##a##_##b##_##c##_##tile(GemmArgs args) { \
-    gemm_fp8<a, b, c, Tile<waves_m, waves_n, fragments, fragment_edge(Scales::kind)>, Scales::kind>(args); \
+#define TURBO_FP8_KERNEL(kind, a, b, tile, waves_m, waves_n, fragments)                                 \
+  TURBO_KERNEL(waves_m * waves_n * 64, 2) void gemm_fp8_##kind##_##a##_##b##_##tile(GemmArgs args) {    \
+    gemm_fp8<a, b, Tile<waves_m, waves_n, fragments, fragment_edge(Scales::kind)>, Scales::kind>(args); \
   }
 
 }  // namespace turbo_gemm

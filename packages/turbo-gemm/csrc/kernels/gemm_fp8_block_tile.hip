@@ -5,8 +5,7 @@
 
 namespace turbo_gemm {
 
-#define TURBO_FP8_OUTPUT(a, b, c) TURBO_GEMM_BLOCK_TILES(TURBO_FP8_KERNEL, block_tile, a, b, c)
-#define TURBO_FP8_PAIR(_, a, b) TURBO_GEMM_OUTPUTS(TURBO_FP8_OUTPUT, a, b)
+#define TURBO_FP8_PAIR(_, a, b) TURBO_GEMM_BLOCK_TILES(TURBO_FP8_KERNEL, block_tile, a, b)
 TURBO_GEMM_FP8_PAIRS(TURBO_FP8_PAIR, _)
 
 }  // namespace turbo_gemm

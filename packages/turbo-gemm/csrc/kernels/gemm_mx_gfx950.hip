@@ -16,7 +16,6 @@
 namespace turbo_gemm {
 
 constexpr MxType e4m3 = MxType::fp8, e5m2 = MxType::bf8, e2m1 = MxType::fp4;
-using fp32 = float;
 
 // A stage, 128 bytes of a row, is 128 k of 8 bits or 256 k of 4. Lane group g of an instruction has
 //   8 bits   chunks g and 4 + g of the stage, and the scale of block g (turbo/mfma.h)
@@ -156,22 +155,21 @@ struct MxLoop {
   }
 };
 
-template <MxType FormatA, MxType FormatB, class C, class T>
+template <MxType FormatA, MxType FormatB, class T>
 TURBO_DEVICE void gemm_mx(const GemmArgs &args) {
   using Loop = MxLoop<FormatA, FormatB, T>;
   __shared__ __attribute__((aligned(16))) unsigned char memory[Loop::lds_bytes];
   const TilePosition tile = tile_position(args.tiles_m, args.tiles_n, T::m, T::n);
   Loop loop(args, tile, (local<unsigned char> *)memory);
   run<T>(loop);
-  write_tile<C, T>(args, tile, loop.wave, loop.total, memory);
+  write_tile<T>(args, tile, loop.wave, loop.total, memory);
 }
 
-#define TURBO_MX_KERNEL(a, b, c, tile, waves_m, waves_n, fragments)                              \
-  TURBO_KERNEL(waves_m * waves_n * 64, 2) void gemm_mx_##a##_##b##_##c##_##tile(GemmArgs args) { \
-    gemm_mx<a, b, c, Tile<waves_m, waves_n, fragments>>(args);                                   \
+#define TURBO_MX_KERNEL(a, b, tile, waves_m, waves_n, fragments)                           \
+  TURBO_KERNEL(waves_m * waves_n * 64, 2) void gemm_mx_##a##_##b##_##tile(GemmArgs args) { \
+    gemm_mx<a, b, Tile<waves_m, waves_n, fragments>>(args);                                \
   }
-#define TURBO_MX_OUTPUT(a, b, c) TURBO_GEMM_TILES(TURBO_MX_KERNEL, a, b, c)
-#define TURBO_MX_PAIR(_, a, b) TURBO_GEMM_OUTPUTS(TURBO_MX_OUTPUT, a, b)
+#define TURBO_MX_PAIR(_, a, b) TURBO_GEMM_TILES(TURBO_MX_KERNEL, a, b)
 TURBO_GEMM_MX_PAIRS(TURBO_MX_PAIR, _)
 
 }  // namespace turbo_gemm

@@ -158,6 +158,25 @@ def test_wheel_of_the_sdist(wheel, wheel_of_sdist):
     assert any(entry.endswith(".gfx942.hsaco") for entry in half)
 
 
+@each_package
+def test_wheel_without_device_code(tree, tmp_path, package):
+    """GPU_ARCHS=none: the Python files and an empty table, made without any compiler."""
+    name = package.replace("-", "_")
+    wheel = pip_wheel(tree, tmp_path, GPU_ARCHS="none", CXX="/nowhere/c++")
+    with zipfile.ZipFile(wheel) as archive:
+        inside = {entry for entry in archive.namelist() if not entry.startswith(f"{name}-")}
+        table = json.loads(archive.read(f"{name}/lib/resources.json"))
+        archive.extractall(tmp_path / "unpacked")
+    assert {entry for entry in inside if not entry.endswith((".py", "py.typed"))} == {f"{name}/lib/resources.json"}
+    assert table == {"version": 1, "single_arch": [], "kernels": []}
+    program = f"from turbo_core.native import no_device_code; print(no_device_code({name!r}))"
+    path = os.pathsep.join((str(tmp_path / "unpacked"), str(ROOT / "packages" / "turbo-core" / "src")))
+    reason = run(sys.executable, "-S", "-c", program, PYTHONPATH=path).strip()
+    assert (
+        reason == f"{package} was built without device code (GPU_ARCHS=none); build it with GPU_ARCHS=gfx942 or gfx950"
+    )
+
+
 # --- no torch, no ROCm ------------------------------------------------------------------------------------------------
 
 
@@ -253,16 +272,29 @@ def test_audit(unpacked, package, monkeypatch):
 
 
 @each_package
-@pytest.mark.parametrize("rocm", [True, False])
-def test_ziglang_is_required_where_there_is_no_rocm(package, rocm, monkeypatch):
+@pytest.mark.parametrize(
+    "rocm, archs, required",
+    [
+        (None, None, True),
+        (None, "", True),
+        (None, "gfx942", True),
+        (None, "gfx942;gfx950", True),
+        (None, "native", True),
+        (None, "none", False),
+        ("/opt/rocm", None, False),
+        ("/opt/rocm", "gfx950", False),
+    ],
+)
+def test_ziglang_is_required_where_kernels_are_compiled_without_rocm(package, rocm, archs, required, monkeypatch):
     backend = pytest.importorskip("scikit_build_core.build", reason="needs the package scikit_build_core")
     monkeypatch.chdir(ROOT / "packages" / package)
-    if rocm:
-        monkeypatch.setenv("ROCM_HOME", "/opt/rocm")
-    else:
-        monkeypatch.delenv("ROCM_HOME", raising=False)
+    for variable, value in (("ROCM_HOME", rocm), ("GPU_ARCHS", archs)):
+        if value is None:
+            monkeypatch.delenv(variable, raising=False)
+        else:
+            monkeypatch.setenv(variable, value)
     asked = {re.split(r"[=<>~]", requirement)[0] for requirement in backend.get_requires_for_build_wheel({})}
-    assert ("ziglang" in asked) is not rocm
+    assert ("ziglang" in asked) is required
     assert "turbo-core" not in asked, "turbo-core is not needed for a build: csrc-common is in the sdist"
     assert "ziglang" not in {
         re.split(r"[=<>~]", requirement)[0] for requirement in backend.get_requires_for_build_sdist({})

@@ -62,15 +62,14 @@ PLAIN = MxDirection()
 
 
 class Op(NamedTuple):
-    """``function`` of a backend, the call that it gets for x [R,C], and how often x is read."""
+    """The call that a backend gets for x [R,C], and how often x is read."""
 
-    function: str
     call: Callable[[Tensor], Any]
     reads: int = 1
 
 
-def _float(*options: Any) -> Callable[[Tensor], QuantizeFloatCall]:
-    return lambda x: QuantizeFloatCall(x[None], FP8, *options)
+def _float(*options: Any, k_major: bool = False) -> Callable[[Tensor], QuantizeFloatCall]:
+    return lambda x: QuantizeFloatCall(x[None], FP8, *options, k_major=k_major)
 
 
 def _mx(format: str, row: MxDirection | None, column: MxDirection | None) -> Callable[[Tensor], QuantizeMxCall]:
@@ -99,22 +98,24 @@ def _dequantize_mx(format: str) -> Callable[[Tensor], DequantizeMxCall]:
 
 
 OPS = {
-    "tensorwise": Op("quantize_float", _float(TENSORWISE, 0, True, False), reads=2),
-    "rowwise": Op("quantize_float", _float(ROWWISE, 0, True, False)),
-    "columnwise": Op("quantize_float", _float(ROWWISE, 0, False, True), reads=2),
-    "block_row": Op("quantize_float", _float(BLOCKWISE, 128, True, False)),
-    "block_dual": Op("quantize_float", _float(BLOCKWISE, 128, True, True)),
-    "block_tile": Op("quantize_float", _float(BLOCKWISE, 128, True, False, True)),
-    "mxfp8_row": Op("quantize_mx", _mx("e4m3", PLAIN, None)),
-    "mxfp8_dual": Op("quantize_mx", _mx("e4m3", PLAIN, PLAIN)),
-    "mxfp4_row": Op("quantize_mx", _mx("e2m1", PLAIN, None)),
-    "mxfp4_dual": Op("quantize_mx", _mx("e2m1", PLAIN, PLAIN)),
-    "mxfp4_dual_rht_sr": Op(
-        "quantize_mx", _mx("e2m1", MxDirection(stochastic=True), MxDirection(rht=True, stochastic=True))
-    ),
-    "dequantize_block": Op("dequantize_float", _dequantize_float),
-    "dequantize_mxfp8": Op("dequantize_mx", _dequantize_mx("e4m3")),
-    "dequantize_mxfp4": Op("dequantize_mx", _dequantize_mx("e2m1")),
+    "tensorwise": Op(_float(TENSORWISE, 0, True, False), reads=2),
+    "rowwise": Op(_float(ROWWISE, 0, True, False)),
+    "columnwise": Op(_float(ROWWISE, 0, False, True), reads=2),
+    "block_row": Op(_float(BLOCKWISE, 128, True, False)),
+    "block_dual": Op(_float(BLOCKWISE, 128, True, True)),
+    "block_tile": Op(_float(BLOCKWISE, 128, True, False, True)),
+    "tensorwise_kmajor": Op(_float(TENSORWISE, 0, True, True, k_major=True), reads=2),
+    "rowwise_kmajor": Op(_float(ROWWISE, 0, True, True, k_major=True), reads=2),
+    "block_kmajor": Op(_float(BLOCKWISE, 128, True, True, k_major=True)),
+    "block_tile_kmajor": Op(_float(BLOCKWISE, 128, True, True, True, k_major=True)),
+    "mxfp8_row": Op(_mx("e4m3", PLAIN, None)),
+    "mxfp8_dual": Op(_mx("e4m3", PLAIN, PLAIN)),
+    "mxfp4_row": Op(_mx("e2m1", PLAIN, None)),
+    "mxfp4_dual": Op(_mx("e2m1", PLAIN, PLAIN)),
+    "mxfp4_dual_rht_sr": Op(_mx("e2m1", MxDirection(stochastic=True), MxDirection(rht=True, stochastic=True))),
+    "dequantize_block": Op(_dequantize_float),
+    "dequantize_mxfp8": Op(_dequantize_mx("e4m3")),
+    "dequantize_mxfp4": Op(_dequantize_mx("e2m1")),
 }
 
 
@@ -142,11 +143,9 @@ def plain_float(x: Tensor, granularity: ScalingGranularity, size: int, row: bool
 
 def peer(call: Any) -> Callable[[], Any]:
     """What torch.compile gets."""
-    if isinstance(call, QuantizeFloatCall):
+    if isinstance(call, QuantizeFloatCall) and not call.k_major:
         return lambda: plain_float(call.x[0], call.granularity, call.block_size, call.row, call.column, call.tile)
-    names = {QuantizeMxCall: "quantize_mx", DequantizeFloatCall: "dequantize_float", DequantizeMxCall: "dequantize_mx"}
-    function = getattr(reference, names[type(call)])
-    return lambda: function(call)
+    return lambda: reference.run(call)
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------
@@ -204,7 +203,7 @@ def line_of(
 ) -> dict[str, object]:
     """One line of the table."""
     op, dtype, device = OPS[name], DTYPES[dtype_name], machine.device
-    backend = getattr(importlib.import_module(BACKENDS[options.backend]), op.function)
+    backend = importlib.import_module(BACKENDS[options.backend]).run
     generator = torch.Generator(device).manual_seed(rows + width)
     sets = input_sets(2 * rows * width * dtype.itemsize, machine.cache_bytes, most=4) if device.type == "cuda" else 1
     inputs = [torch.randn(rows, width, generator=generator, device=device, dtype=dtype) for _ in range(sets)]
@@ -213,7 +212,7 @@ def line_of(
     line |= {"Dtype": dtype_name}
     result = backend(calls[0])
     checked = calls[0] if rows <= 8192 else None
-    wrong = wrong_bits(result, getattr(reference, op.function)(checked)) if checked is not None else None
+    wrong = wrong_bits(result, reference.run(checked)) if checked is not None else None
     if wrong is not None:
         print(f"{name} {rows}x{width}: {wrong}", file=sys.stderr)
         return {**line, "Check": "FAIL"}

@@ -116,11 +116,13 @@ def raw_calls(device):
     mx = torch.zeros(2, 33, 128, dtype=torch.uint8, device=device).view(E4M3)
     exponents = torch.full((2, 33, 4), 127, dtype=torch.uint8, device=device)
     return {
-        "tensorwise": (ops.quantize_float, (x, E4M3, "tensorwise", 0, True, False, False, None, None)),
-        "rowwise": (ops.quantize_float, (x, E4M3, "rowwise", 0, True, True, False, None, None)),
-        "tile": (ops.quantize_float, (x, E4M3, "blockwise", 32, True, False, True, None, None)),
-        "blockwise": (ops.quantize_float, (x, E4M3, "blockwise", 32, True, True, False, None, None)),
-        "groups": (ops.quantize_float, (x[:1], E4M3, "blockwise", 32, True, True, False, offs, padded)),
+        "tensorwise": (ops.quantize_float, (x, E4M3, "tensorwise", 0, True, False, False, None, None, None, False)),
+        "rowwise": (ops.quantize_float, (x, E4M3, "rowwise", 0, True, True, False, None, None, None, False)),
+        "tile": (ops.quantize_float, (x, E4M3, "blockwise", 32, True, False, True, None, None, None, False)),
+        "blockwise": (ops.quantize_float, (x, E4M3, "blockwise", 32, True, True, False, None, None, None, False)),
+        "k-major": (ops.quantize_float, (x, E4M3, "blockwise", 32, True, True, False, None, None, None, True)),
+        "k-major tensor": (ops.quantize_float, (x, E4M3, "tensorwise", 0, False, True, False, None, None, None, True)),
+        "groups": (ops.quantize_float, (x[:1], E4M3, "blockwise", 32, True, True, False, offs, padded, None, False)),
         "mxfp8": (ops.quantize_mx, (x, "e4m3", plain, None, 0, None, None, None)),
         "mxfp4": (ops.quantize_mx, (x, "e2m1", plain, everything, 7, rng, None, None)),
         "mx-groups": (ops.quantize_mx, (x[:1], "e5m2", None, plain, 0, None, offs, padded * 4)),

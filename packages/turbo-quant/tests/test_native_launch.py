@@ -177,7 +177,7 @@ def test_groups(fake_hip):
 
 def test_tensors_become_addresses(fake_hip):
     x = torch.zeros(2, 260, 200, dtype=torch.float16).transpose(1, 2)
-    out = native.quantize_float(QuantizeFloatCall(x, E4M3, BLOCKWISE, 128, True, True))
+    out = native.run(QuantizeFloatCall(x, E4M3, BLOCKWISE, 128, True, True))
     (launch,) = fake_hip.launches
     assert launch.kernel == "quantize_blocks_fp16_e4m3"
     assert launch.arguments == struct.pack(
@@ -193,9 +193,9 @@ def test_tensors_become_addresses(fake_hip):
 
 def test_dequantize_arguments(fake_hip):
     q, scale = torch.zeros(2, 30, 40, dtype=torch.uint8).view(E4M3), torch.zeros(2, 2, 40)
-    out = native.dequantize_float(DequantizeFloatCall(q, scale, BLOCKWISE, 20, 1, torch.bfloat16))
+    out = native.run(DequantizeFloatCall(q, scale, BLOCKWISE, 20, 1, torch.bfloat16))
     codes, byte = torch.zeros(1, 33, 64, dtype=torch.uint8), torch.zeros(1, 33, 4, dtype=torch.uint8)
-    back = native.dequantize_mx(DequantizeMxCall(codes, byte, "e2m1", 100, True, True, 7, torch.float32))
+    back = native.run(DequantizeMxCall(codes, byte, "e2m1", 100, True, True, 7, torch.float32))
     first, second = fake_hip.launches
     assert (first.kernel, second.kernel) == ("dequantize_float_bf16_e4m3", "dequantize_mx_e2m1_fp32")
     assert first.arguments[80:] == struct.pack("<2Q2q2I", scale.data_ptr(), out.data_ptr(), 80, 40, 20, 1)
@@ -210,7 +210,7 @@ def test_dequantize_arguments(fake_hip):
 
 def test_an_unused_stride_may_be_anything(fake_hip):
     x = torch.zeros(1, 1, 4097, dtype=torch.bfloat16)[:, :, :4096]
-    native.quantize_float(QuantizeFloatCall(x, E4M3, ROWWISE, 0, True, False))
+    native.run(QuantizeFloatCall(x, E4M3, ROWWISE, 0, True, False))
     assert fake_hip.launches[0].kernel == "quantize_rows_bf16_e4m3_256x4"
 
 
@@ -219,11 +219,9 @@ def test_only_what_the_kernels_leave_out_is_cleared(fake_hip, poisoned_allocatio
     shuffled = MxDirection(shuffle_scale=True)
     for rows, columns, cleared in ((256, 1024, False), (255, 1024, True), (256, 128, True)):
         x = torch.zeros(1, rows, columns)
-        scale = native.quantize_mx(QuantizeMxCall(x, "e4m3", shuffled, None)).row_scale.view(torch.uint8)
+        scale = native.run(QuantizeMxCall(x, "e4m3", shuffled, None)).row_scale.view(torch.uint8)
         assert bool((scale == 0).all()) is cleared
-        assert (
-            native.quantize_mx(QuantizeMxCall(x, "e4m3", MxDirection(), None)).row_scale.view(torch.uint8) != 0
-        ).any()
+        assert (native.run(QuantizeMxCall(x, "e4m3", MxDirection(), None)).row_scale.view(torch.uint8) != 0).any()
 
 
 # --- nothing to do, or not accepted -----------------------------------------------------------------------------------
@@ -268,7 +266,7 @@ def test_bad_arguments(fake_hip, call, text):
 
 def test_tensors_of_other_types(fake_hip):
     with pytest.raises(UnsupportedError, match="x.dtype=torch.float64"):
-        native.quantize_float(QuantizeFloatCall(torch.zeros(1, 1, 1).double(), E4M3, ROWWISE, 0, True, False))
+        native.run(QuantizeFloatCall(torch.zeros(1, 1, 1).double(), E4M3, ROWWISE, 0, True, False))
     with pytest.raises(UnsupportedError, match="out_dtype=torch.int8"):
-        native.quantize_float(QuantizeFloatCall(torch.zeros(1, 1, 1), torch.int8, ROWWISE, 0, True, False))
+        native.run(QuantizeFloatCall(torch.zeros(1, 1, 1), torch.int8, ROWWISE, 0, True, False))
     assert fake_hip.launches == []

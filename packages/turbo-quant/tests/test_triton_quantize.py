@@ -41,10 +41,8 @@ def kernels_can_run(device):
         pytest.skip(reason)
 
 
-def check(name, call):
-    found = getattr(quantize, name)(call)
-    expected = getattr(reference, name)(call)
-    cases.assert_same_bits(found, expected, what=name)
+def check(call):
+    cases.assert_same_bits(quantize.run(call), reference.run(call), what=type(call).__name__)
 
 
 # --- casts ----------------------------------------------------------------------------------------------------------
@@ -200,7 +198,7 @@ def test_block_sizes(device, poisoned_allocations, block, layout):
     elif layout == "sliced":
         x = x[:, ::3, 5:]
     for row, column, tile in ((True, True, False), (False, True, False), (True, False, True)):
-        check("quantize_float", QuantizeFloatCall(x, torch.float8_e5m2, cases.BLOCKWISE, block, row, column, tile))
+        check(QuantizeFloatCall(x, torch.float8_e5m2, cases.BLOCKWISE, block, row, column, tile))
 
 
 @pytest.mark.covering(strength=1)
@@ -210,7 +208,7 @@ def test_walks(device, poisoned_allocations, shape):
     x = cases.draw("spike", shape, torch.bfloat16, device)
     for view in (x, x.transpose(1, 2)):
         for options in ((cases.TENSORWISE, 0, True, False), (cases.ROWWISE, 0, True, True)):
-            check("quantize_float", QuantizeFloatCall(view, torch.float8_e4m3fnuz, *options))
+            check(QuantizeFloatCall(view, torch.float8_e4m3fnuz, *options))
 
 
 @pytest.mark.parametrize("options", [(cases.TENSORWISE, 0), (cases.ROWWISE, 0), (cases.BLOCKWISE, 64),
@@ -223,12 +221,12 @@ def test_k_major(device, poisoned_allocations, options, shape):
     for view, wanted in ((x, ((True, True), (True, False))), (turned, ((False, True),)), (strided, ((True, True),))):
         for row, column in wanted:
             call = QuantizeFloatCall(view, torch.float8_e5m2, *options[:2], row, column, *options[2:], k_major=True)
-            check("quantize_float", call)
+            check(call)
 
 
 def test_a_tensor_that_is_expanded_is_not_dense(device):
     x = torch.randn(1, 1, 64, device=device).expand(1, 9, 64)
-    check("quantize_float", QuantizeFloatCall(x, torch.float8_e4m3fn, cases.TENSORWISE, 0, True, False))
+    check(QuantizeFloatCall(x, torch.float8_e4m3fn, cases.TENSORWISE, 0, True, False))
 
 
 @pytest.mark.covering
@@ -239,7 +237,7 @@ def test_groups(device, poisoned_allocations, lens, block):
     tensor = torch.tensor(lens, device=device)
     offs = torch.cat([tensor.new_zeros(1), tensor.cumsum(0)])
     padded = pad_groups(tensor, block)[1]
-    check("quantize_float", QuantizeFloatCall(x, torch.float8_e4m3fn, cases.BLOCKWISE, block, True, True, False, offs,
+    check(QuantizeFloatCall(x, torch.float8_e4m3fn, cases.BLOCKWISE, block, True, True, False, offs,
                                               padded))  # fmt: skip
     padded = pad_groups(tensor, 128)[1]
     rng = torch.tensor([-5, 2**40 + 3], device=device)
@@ -248,7 +246,7 @@ def test_groups(device, poisoned_allocations, lens, block):
         (MxDirection(tile=True), MxDirection(tile=True)),
         (MxDirection(shuffle_scale=True), MxDirection(rht=True)),
     ):
-        check("quantize_mx", QuantizeMxCall(x, "e2m1", row, column, 0x8001, rng, offs, padded))
+        check(QuantizeMxCall(x, "e2m1", row, column, 0x8001, rng, offs, padded))
 
 
 @pytest.mark.parametrize("axis, block, R, C", [(2, 1, 70, 330), (2, 100, 70, 330), (1, 128, 70, 330), (0, 32, 70, 330),
@@ -260,7 +258,7 @@ def test_dequantize_float(device, poisoned_allocations, axis, block, R, C):
     scale = torch.randn(shape, device=device)
     for view in (scale, scale.transpose(1, 2).contiguous().transpose(1, 2)):
         for dtype in cases.DTYPES:
-            check("dequantize_float", DequantizeFloatCall(q, view, cases.BLOCKWISE, block, axis, dtype))
+            check(DequantizeFloatCall(q, view, cases.BLOCKWISE, block, axis, dtype))
 
 
 @pytest.mark.parametrize("format", cases.MX_FORMATS)
@@ -275,7 +273,7 @@ def test_dequantize_mx(device, poisoned_allocations, format, transpose, rht):
         scale = scale.clamp(60, 180)  # no infinity minus infinity
         q = torch.where(q % 128 > 0x7B, 1, q) if format == "e5m2" else q
     for dtype in cases.DTYPES:
-        check("dequantize_mx", DequantizeMxCall(q, scale, format, 200, transpose, rht, 0x1234, dtype))
+        check(DequantizeMxCall(q, scale, format, 200, transpose, rht, 0x1234, dtype))
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
@@ -346,7 +344,7 @@ def test_why_not(device):
 def test_more_than_2_31_elements_k_major(device, shape, granularity, block):
     x = torch.randn(shape, dtype=torch.bfloat16, device=device)
     call = QuantizeFloatCall(x, torch.float8_e4m3fn, granularity, block, True, True, k_major=True)
-    found, plain = quantize.quantize_float(call), quantize.quantize_float(call._replace(column=False, k_major=False))
+    found, plain = quantize.run(call), quantize.run(call._replace(column=False, k_major=False))
     assert torch.equal(found.row.view(torch.uint8), plain.row.view(torch.uint8))
     if granularity is cases.TENSORWISE:
         for one, other in zip(
@@ -371,21 +369,21 @@ def test_more_than_2_31_elements(device, shape):
     few = x[:, picked]
     for options in ((cases.ROWWISE, 0, True, False), (cases.BLOCKWISE, 128, True, False)):
         call = QuantizeFloatCall(x, torch.float8_e4m3fn, *options)
-        found, expected = quantize.quantize_float(call), reference.quantize_float(call._replace(x=few))
+        found, expected = quantize.run(call), reference.quantize_float(call._replace(x=few))
         cases.assert_same_bits(found.row[:, picked], expected.row)
         cases.assert_same_bits(found.row_scale_inv[:, picked], expected.row_scale_inv)
         q = DequantizeFloatCall(found.row, found.row_scale_inv, *options[:2], 2, torch.bfloat16)
-        back = quantize.dequantize_float(q)[:, picked]
+        back = quantize.run(q)[:, picked]
         small = q._replace(q=expected.row, scale_inv=expected.row_scale_inv)
         cases.assert_same_bits(back, reference.dequantize_float(small))
         del found, back
     call = QuantizeFloatCall(x, torch.float8_e4m3fn, cases.TENSORWISE, 0, True, False)
     x[0, -1, -1] = 1000.0
-    found = quantize.quantize_float(call)
+    found = quantize.run(call)
     assert found.row_scale_inv.item() == pytest.approx(1000 / 448, rel=1e-5) and found.row[0, -1, -1].item() == 448
     x[0, -1, -1] = 1.0
     del found
-    found = quantize.quantize_mx(QuantizeMxCall(x, "e4m3", PLAIN, PLAIN))
+    found = quantize.run(QuantizeMxCall(x, "e4m3", PLAIN, PLAIN))
     expected = reference.quantize_mx(QuantizeMxCall(x[:, picked], "e4m3", PLAIN, None))
     cases.assert_same_bits(found.row[:, picked], expected.row)
     cases.assert_same_bits(found.row_scale[:, picked], expected.row_scale)
@@ -403,10 +401,10 @@ def test_graph_replays_draw_again(device):
     x = torch.randn(1, 256, 512, device=device, dtype=torch.bfloat16)
     rng = torch.tensor([1, 2], device=device)
     call = QuantizeMxCall(x, "e2m1", MxDirection(stochastic=True), MxDirection(stochastic=True, rht=True), 5, rng)
-    quantize.quantize_mx(call)
+    quantize.run(call)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = quantize.quantize_mx(call)
+        found = quantize.run(call)
     seen = []
     for seed in (3, 4):
         rng.copy_(torch.tensor([seed, -seed]))

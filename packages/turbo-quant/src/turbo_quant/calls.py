@@ -27,12 +27,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from turbo_core.calls import Spec
+from turbo_core.low_precision import MX_BLOCK_SIZE, MX_PADDING, ScalingGranularity
+
 if TYPE_CHECKING:
     import torch
 
-    from turbo_core.low_precision import ScalingGranularity
-
 __all__ = [
+    "SHUFFLED_SCALE_COLUMNS",
+    "SHUFFLED_SCALE_ROWS",
     "DequantizeFloatCall",
     "DequantizeMxCall",
     "FloatOutputs",
@@ -40,7 +43,28 @@ __all__ = [
     "MxOutputs",
     "QuantizeFloatCall",
     "QuantizeMxCall",
+    "ShuffleScaleCall",
+    "ShuffleWeightCall",
+    "UnshuffleScaleCall",
+    "ceil_div",
+    "round_up",
+    "specs",
 ]
+
+SHUFFLED_SCALE_ROWS, SHUFFLED_SCALE_COLUMNS = 256, 8  # padding of scales in the preshuffled order
+
+
+def ceil_div(n: int, d: int) -> int:
+    """n / d, rounded up."""
+    return (n + d - 1) // d
+
+
+def round_up(n: int, multiple: int) -> int:
+    """The next multiple."""
+    return ceil_div(n, multiple) * multiple
+
+
+# --- float scales -----------------------------------------------------------------------------------------------------
 
 
 class QuantizeFloatCall(NamedTuple):
@@ -81,7 +105,12 @@ class QuantizeFloatCall(NamedTuple):
 
     def has_one_scale(self) -> bool:
         """Whether row and column payload share their scales: of a tensor, of tiles."""
-        return self.tile or self.granularity.name == "TENSORWISE"
+        return self.tile or self.granularity is ScalingGranularity.TENSORWISE
+
+    def column_rows(self) -> int:
+        """Rows of the column payload, the padding of groups included."""
+        rows = self.x.shape[1]
+        return rows if self.group_offs is None else rows + (self.group_offs.shape[0] - 1) * self.block_size
 
 
 class FloatOutputs(NamedTuple):
@@ -94,6 +123,50 @@ class FloatOutputs(NamedTuple):
     row_scale_inv: torch.Tensor | None
     column: torch.Tensor | None
     column_scale_inv: torch.Tensor | None
+
+
+def _float_specs(call: QuantizeFloatCall) -> FloatOutputs:
+    import torch
+
+    B, R, C = call.x.shape
+    block, rows, wide, stride = call.block_size, call.column_rows(), torch.float32, None
+    row_scale: tuple[int, ...] = (B, R, 1)
+    column_scale = B, 1, C
+    if call.granularity is ScalingGranularity.TENSORWISE:
+        row_scale = ()
+    elif call.tile:
+        row_scale = B, ceil_div(R, block), ceil_div(C, block)
+    elif block:
+        row_scale, column_scale = (B, R, ceil_div(C, block)), (B, ceil_div(rows, block), C)
+        stride = (R * row_scale[2], 1, R) if call.k_major else None
+    one = call.has_one_scale()
+    return FloatOutputs(  # type: ignore[arg-type]
+        Spec((B, R, C), call.out_dtype) if call.row else None,
+        Spec(row_scale, wide, stride) if call.row or one else None,
+        Spec((B, rows, C), call.out_dtype, (R * C, 1, R) if call.k_major else None) if call.column else None,
+        Spec(column_scale, wide) if call.column and not one else None,
+    )
+
+
+class DequantizeFloatCall(NamedTuple):
+    """x = q * scale_inv in float32, rounded once to ``out_dtype``; the result is contiguous.
+
+    Attributes:
+        q: [B,R,C], any strides, one of the four FP8 types.
+        scale_inv: float32, of the shape that `QuantizeFloatCall` gives for one of row, column and tile.
+        block_size: 0 for TENSORWISE and ROWWISE.
+        out_dtype: bf16, fp16 or fp32.
+    """
+
+    q: torch.Tensor
+    scale_inv: torch.Tensor
+    granularity: ScalingGranularity
+    block_size: int
+    axis: int  # 2: row scales, 1: column scales, 0: tiles
+    out_dtype: torch.dtype
+
+
+# --- MX ---------------------------------------------------------------------------------------------------------------
 
 
 class MxDirection(NamedTuple):
@@ -163,22 +236,24 @@ class MxOutputs(NamedTuple):
     column_scale: torch.Tensor | None
 
 
-class DequantizeFloatCall(NamedTuple):
-    """x = q * scale_inv in float32, rounded once to ``out_dtype``; the result is contiguous.
+def _mx_specs(call: QuantizeMxCall) -> MxOutputs:
+    B, R, C = call.x.shape
+    rows = R if call.group_offs is None else R + (call.group_offs.shape[0] - 1) * (MX_PADDING - 1)
+    row, column = _mx_pair(call.row, call.format, B, R, C), _mx_pair(call.column, call.format, B, C, rows)
+    return MxOutputs(*row, *column)  # type: ignore[arg-type]
 
-    Attributes:
-        q: [B,R,C], any strides, one of the four FP8 types.
-        scale_inv: float32, of the shape that `QuantizeFloatCall` gives for one of row, column and tile.
-        block_size: 0 for TENSORWISE and ROWWISE.
-        out_dtype: bf16, fp16 or fp32.
-    """
 
-    q: torch.Tensor
-    scale_inv: torch.Tensor
-    granularity: ScalingGranularity
-    block_size: int
-    axis: int  # 2: row scales, 1: column scales, 0: tiles
-    out_dtype: torch.dtype
+def _mx_pair(direction: MxDirection | None, format: str, B: int, L: int, K: int) -> tuple[Spec | None, Spec | None]:
+    from turbo_quant.formats import MX_FORMATS, payload_dtype, scale_dtype
+
+    if direction is None:
+        return None, None
+    Kp = round_up(K, MX_PADDING)
+    rows, columns = L, Kp // MX_BLOCK_SIZE
+    if direction.shuffle_scale:
+        rows, columns = round_up(rows, SHUFFLED_SCALE_ROWS), round_up(columns, SHUFFLED_SCALE_COLUMNS)
+    payload = Spec((B, L, Kp // MX_FORMATS[format].per_byte), payload_dtype(format))
+    return payload, Spec((B, rows, columns), scale_dtype())
 
 
 class DequantizeMxCall(NamedTuple):
@@ -202,3 +277,59 @@ class DequantizeMxCall(NamedTuple):
     rht: bool
     sign_mask: int
     out_dtype: torch.dtype
+
+
+# --- orders of bytes --------------------------------------------------------------------------------------------------
+
+
+class ShuffleScaleCall(NamedTuple):
+    """Scales [..,rows,columns] of one byte in the preshuffled order: [..,rows up to 256,columns up to 8]."""
+
+    scale: torch.Tensor
+
+
+class UnshuffleScaleCall(NamedTuple):
+    """The inverse, cut to [..,rows,columns]."""
+
+    scale: torch.Tensor
+    rows: int
+    columns: int
+
+
+class ShuffleWeightCall(NamedTuple):
+    """A payload [..,rows,bytes] in the preshuffled order, or back from it; the shape stays."""
+
+    payload: torch.Tensor
+
+
+# --- what comes back --------------------------------------------------------------------------------------------------
+
+Call = (
+    QuantizeFloatCall
+    | QuantizeMxCall
+    | DequantizeFloatCall
+    | DequantizeMxCall
+    | ShuffleScaleCall
+    | UnshuffleScaleCall
+    | ShuffleWeightCall
+)
+
+
+def specs(call: Call) -> FloatOutputs | MxOutputs | Spec:
+    """What answers ``call``: a `turbo_core.calls.Spec` in place of each tensor."""
+    if isinstance(call, QuantizeFloatCall):
+        return _float_specs(call)
+    if isinstance(call, QuantizeMxCall):
+        return _mx_specs(call)
+    if isinstance(call, DequantizeFloatCall):
+        return Spec(tuple(call.q.shape), call.out_dtype)
+    if isinstance(call, DequantizeMxCall):
+        B, L, _ = call.q.shape
+        return Spec((B, call.size, L) if call.transpose else (B, L, call.size), call.out_dtype)
+    if isinstance(call, ShuffleWeightCall):
+        return Spec(tuple(call.payload.shape), call.payload.dtype)
+    *leading, rows, columns = call.scale.shape
+    if isinstance(call, UnshuffleScaleCall):
+        return Spec((*leading, call.rows, call.columns), call.scale.dtype)
+    rows, columns = round_up(rows, SHUFFLED_SCALE_ROWS), round_up(columns, SHUFFLED_SCALE_COLUMNS)
+    return Spec((*leading, rows, columns), call.scale.dtype)

@@ -8,7 +8,7 @@ their callers have.
 - `QuantizeFloatCall`, `QuantizeMxCall` with `MxDirection`, `DequantizeFloatCall`, `DequantizeMxCall`: what a backend is
   asked, with the shapes of operands and results. `FloatOutputs`, `MxOutputs`: what it gives back.
 - `run_quantize_float`, `run_quantize_mx`, `run_dequantize_float`, `run_dequantize_mx`: such a call through the
-  registered op, on the backend that the user's settings choose. A copy that was not asked for is an empty tensor.
+  registered op, on the backend that the user's settings choose. What was not asked for is None.
 - `dequantize_float`, `dequantize_mx`: the same in plain PyTorch, at once and on any device, for reference backends.
 - `shuffle_scale_bytes`, `shuffle_weight_bytes` and their inverses: the orders of preshuffled MXFP4 operands.
 - `fp4_dtype`, `scale_dtype`, `payload_dtype`: torch's types for MX payloads and scales, uint8 where it has none.

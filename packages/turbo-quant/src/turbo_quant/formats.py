@@ -3,13 +3,25 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 
 from turbo_core import UnsupportedError
+from turbo_core.calls import empty
+from turbo_core.low_precision import memory_dtype
 
-__all__ = ["E2M1_VALUES", "MX_FORMATS", "MxFormat", "fp4_dtype", "mx_format_of", "payload_dtype", "scale_dtype"]
+__all__ = [
+    "E2M1_VALUES",
+    "MX_FORMATS",
+    "MxFormat",
+    "allocate",
+    "fp4_dtype",
+    "mx_format_of",
+    "payload_dtype",
+    "scale_dtype",
+]
 
 E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """The magnitudes of e2m1 by code; bit 3 is the sign."""
@@ -63,3 +75,11 @@ def mx_format_of(dtype: torch.dtype) -> str:
     if dtype not in names:
         raise UnsupportedError(f"dtype={dtype} is not an MX payload type; accepted are {', '.join(map(str, names))}")
     return names[dtype]
+
+
+def allocate(specs: Iterable[Any], device: torch.device) -> list[torch.Tensor | None]:
+    """Empty tensors of ``specs``, None for None."""
+    return [
+        None if spec is None else empty(spec._replace(dtype=memory_dtype(spec.dtype)), device).view(spec.dtype)
+        for spec in specs
+    ]

@@ -32,11 +32,11 @@ def x():
     return x.bfloat16()
 
 
-def check(simulator, name, call):
+def check(simulator, call):
     from turbo_quant.triton import quantize
 
     before = simulator.launches
-    found, expected = getattr(quantize, name)(call), getattr(reference, name)(call)
+    found, expected = quantize.run(call), reference.run(call)
     assert simulator.launches > before
     pairs = [(found, expected)] if isinstance(found, torch.Tensor) else list(zip(found, expected))
     for one, other in pairs:
@@ -50,46 +50,57 @@ def check(simulator, name, call):
 
 @pytest.mark.parametrize("dtype", FP8, ids=str)
 def test_quantize_float(simulator, x, dtype):
-    check(simulator, "quantize_float", QuantizeFloatCall(x, dtype, Scaling.BLOCKWISE, 128, True, True))
-    check(simulator, "quantize_float", QuantizeFloatCall(x, dtype, Scaling.ROWWISE, 0, True, False))
+    check(simulator, QuantizeFloatCall(x, dtype, Scaling.BLOCKWISE, 128, True, True))
+    check(simulator, QuantizeFloatCall(x, dtype, Scaling.ROWWISE, 0, True, False))
 
 
 def test_walks_and_tiles(simulator, x):
     dtype = torch.float8_e4m3fnuz if simulator.arch == "gfx942" else torch.float8_e4m3fn
-    check(simulator, "quantize_float", QuantizeFloatCall(x[:1, 1:], dtype, Scaling.TENSORWISE, 0, True, False))
-    check(simulator, "quantize_float", QuantizeFloatCall(x.mT, dtype, Scaling.TENSORWISE, 0, True, False))
+    check(simulator, QuantizeFloatCall(x[:1, 1:], dtype, Scaling.TENSORWISE, 0, True, False))
+    check(simulator, QuantizeFloatCall(x.mT, dtype, Scaling.TENSORWISE, 0, True, False))
     piece, amax = x[:1, 1:40], x[:1, 1:].float().abs().amax()
-    check(simulator, "quantize_float", QuantizeFloatCall(piece, dtype, Scaling.TENSORWISE, 0, True, False, amax=amax))
+    check(simulator, QuantizeFloatCall(piece, dtype, Scaling.TENSORWISE, 0, True, False, amax=amax))
     tall = x.reshape(1, 96 * 3, 50)
-    check(simulator, "quantize_float", QuantizeFloatCall(tall, dtype, Scaling.ROWWISE, 0, False, True))
-    check(simulator, "quantize_float", QuantizeFloatCall(x, dtype, Scaling.BLOCKWISE, 128, True, False, True))
+    check(simulator, QuantizeFloatCall(tall, dtype, Scaling.ROWWISE, 0, False, True))
+    check(simulator, QuantizeFloatCall(x, dtype, Scaling.BLOCKWISE, 128, True, False, True))
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_quantize_mx(simulator, x, format):
     rng = torch.tensor([-1234567890123456789, 0x7FFFFFFF12345678])
-    check(simulator, "quantize_mx", QuantizeMxCall(x, format, PLAIN, PLAIN))
-    check(simulator, "quantize_mx", QuantizeMxCall(x[:1], format, RANDOM, RANDOM, 0xA5C3, rng))
+    check(simulator, QuantizeMxCall(x, format, PLAIN, PLAIN))
+    check(simulator, QuantizeMxCall(x[:1], format, RANDOM, RANDOM, 0xA5C3, rng))
+
+
+@pytest.mark.parametrize("options", [(Scaling.TENSORWISE, 0), (Scaling.ROWWISE, 0), (Scaling.BLOCKWISE, 128),
+                                     (Scaling.BLOCKWISE, 32, True)], ids=str)  # fmt: skip
+def test_k_major(simulator, x, options):
+    """Words of four rows, and single bytes where R is no multiple of 16."""
+    dtype = torch.float8_e4m3fnuz if simulator.arch == "gfx942" else torch.float8_e4m3fn
+    words = torch.cat([x, x, x[:, :, :20]], 2)
+    for y in (words, words.transpose(1, 2), x[:1, :45, :70]):
+        call = QuantizeFloatCall(y, dtype, *options[:2], True, True, *options[2:], k_major=True)
+        check(simulator, call)
 
 
 def test_shuffles(simulator, x):
     call = QuantizeMxCall(x[:, :, :144].float().contiguous(), "e2m1", SHUFFLED, SHUFFLED)
-    check(simulator, "quantize_mx", call)
+    check(simulator, call)
 
 
 def test_groups(simulator, x):
     offs, padded = torch.tensor([0, 7, 7, 37]), torch.tensor([0, 128, 128, 256])
     one = x[:1]
-    check(simulator, "quantize_mx", QuantizeMxCall(one, "e4m3", PLAIN, PLAIN, 0, None, offs, padded))
+    check(simulator, QuantizeMxCall(one, "e4m3", PLAIN, PLAIN, 0, None, offs, padded))
     call = QuantizeFloatCall(one, torch.float8_e5m2, Scaling.BLOCKWISE, 128, True, True, False, offs, padded)
-    check(simulator, "quantize_float", call)
+    check(simulator, call)
 
 
 @pytest.mark.parametrize("dtype", FP8, ids=str)
 def test_dequantize_float(simulator, dtype):
     q = torch.randint(0, 256, (1, 48, 150), dtype=torch.uint8).view(dtype)
     call = DequantizeFloatCall(q, torch.randn(1, 48, 2), Scaling.BLOCKWISE, 128, 2, torch.bfloat16)
-    check(simulator, "dequantize_float", call)
+    check(simulator, call)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -98,4 +109,4 @@ def test_dequantize_mx(simulator, x, format):
     scale = made.row_scale.view(torch.uint8).clone()
     scale[0, 1, 0], scale[0, 2, 1] = 0, 254
     call = DequantizeMxCall(made.row.view(torch.uint8), scale, format, 150, True, True, 0x123, torch.bfloat16)
-    check(simulator, "dequantize_mx", call)
+    check(simulator, call)

@@ -72,7 +72,7 @@ def plan_dequantize_float(call: DequantizeFloatCall, facts: DeviceFacts) -> tupl
             "WIDE": needs_wide(block_r * max(q.stride(1), C), block_c * q.stride(2)),
             **fp8_constants(q.dtype, facts),
         },
-        tile.options(),
+        tile.launch_options(),
     )
     return out, [launch]
 
@@ -122,6 +122,6 @@ def plan_dequantize_mx(call: DequantizeMxCall, facts: DeviceFacts) -> tuple[torc
             "WIDE": needs_wide(block_l * max(q.stride(1), size), block_k * max(q.stride(2), L)),
             **mx_constants(call.format, facts),
         },
-        tile.options(),
+        tile.launch_options(),
     )
     return out, [launch]

@@ -12,7 +12,8 @@ import torch
 from turbo_core.device import DeviceFacts
 from turbo_core.launch import ALL, Launch, power_of_two
 from turbo_core.low_precision import ScalingGranularity, fp8_amax_floor, fp8_max
-from turbo_quant.calls import FloatOutputs, QuantizeFloatCall
+from turbo_quant.calls import FloatOutputs, QuantizeFloatCall, specs
+from turbo_quant.formats import allocate
 from turbo_quant.triton.block_kernel import block_kernel
 from turbo_quant.triton.dual_kernel import dual_kernel
 from turbo_quant.triton.region_kernel import region_kernel
@@ -147,7 +148,7 @@ def _region(
         "WIDE": needs_wide(block_r * max(source.strides[1], C), block_c * source.strides[2]),
         **common,
     }
-    options = tile.options()
+    options = tile.launch_options()
     unbuffered = unbuffered_for(source.strides[2])
     if amax is not None:
         arguments |= {"partial_ptr": amax.view(torch.int32), "chunks": second, "amax_chunks": 1}
@@ -219,7 +220,7 @@ def _blocks(
             "WIDE": needs_wide(block_r * max(source.strides[1], C), block_c * source.strides[2]),
             **common,
         },
-        tile.options(),
+        tile.launch_options(),
         unbuffered_for(source.strides[2]),
     )
 
@@ -280,7 +281,7 @@ def _dual(
             "QUICK": facts.vendor == "nvidia" and source.x.dtype != torch.float32,
             **common,
         },
-        tile.options(),
+        tile.launch_options(),
         unbuffered_for(source.strides[2]),
     )
 
@@ -321,33 +322,20 @@ def plan_quantize(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOut
 
         return plan_kmajor(call, facts)
     x, size = call.x, call.block_size
-    B, R, C = x.shape
+    _, R, C = x.shape
     common = fp8_constants(call.out_dtype, facts)
     blockwise = call.granularity is ScalingGranularity.BLOCKWISE
     scalars = _scalars(call)
 
-    def payload(rows: int) -> torch.Tensor:
-        return torch.empty((B, rows, C), dtype=call.out_dtype, device=x.device)
-
-    def scales(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=torch.float32, device=x.device)
-
+    outputs = FloatOutputs(*allocate(specs(call), x.device))  # type: ignore[arg-type]
+    row, row_scale, column, column_scale = outputs
     if call.granularity is ScalingGranularity.TENSORWISE:
-        out, scale = payload(R), scales()
-        return FloatOutputs(out, scale, None, None), _tensor(x, out, scale, call, facts)
+        return outputs, _tensor(x, row, row_scale, call, facts)
 
     length_r, length_c = (size, size) if blockwise else (R, C)
     groups = None
     if call.group_offs is not None and call.group_offs_padded is not None:
         groups = (call.group_offs, call.group_offs_padded)
-    rows_out = R + (call.group_offs.numel() - 1) * size if call.group_offs is not None else R
-    row = row_scale = column = column_scale = None
-    if call.row:
-        rows_of_scales = -(-R // size) if call.tile else R
-        row, row_scale = payload(R), scales(B, rows_of_scales, -(-C // length_c))
-    if call.column:
-        column, column_scale = payload(rows_out), scales(B, -(-rows_out // length_r), C)
-    outputs = FloatOutputs(row, row_scale, column, column_scale)
     multiple = math.gcd(C, R if x.stride(2) != 1 else C, size)
     square = choose("square", facts, multiple=multiple)
     walk = choose("walk", facts, multiple=multiple)

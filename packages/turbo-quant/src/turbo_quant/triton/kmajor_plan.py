@@ -11,7 +11,8 @@ import torch
 from turbo_core.device import DeviceFacts
 from turbo_core.launch import Launch, power_of_two
 from turbo_core.low_precision import ScalingGranularity, fp8_amax_floor, fp8_max
-from turbo_quant.calls import FloatOutputs, QuantizeFloatCall
+from turbo_quant.calls import FloatOutputs, QuantizeFloatCall, specs
+from turbo_quant.formats import allocate
 from turbo_quant.triton.float_plan import as_bytes, fp8_constants, needs_wide, tensor_amax, unbuffered_for
 from turbo_quant.triton.kmajor_kernel import kmajor_kernel, line_amax_kernel
 from turbo_quant.triton.tiles import choose
@@ -27,34 +28,20 @@ def plan_kmajor(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOutpu
     x whose columns are adjacent in memory is quantised as its transpose, whose column payload is x's row payload.
     """
     x = call.x
-    B, R, C = x.shape
-    by_columns = x.stride(2) != 1 and x.stride(1) == 1 and C > 1
-    blocks_r, blocks_c = -(-R // (call.block_size or R)), -(-C // (call.block_size or C))
-    one = call.tile or call.granularity is ScalingGranularity.TENSORWISE
-
-    def made(wanted: bool, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor | None:
-        return torch.empty(shape, dtype=dtype, device=x.device) if wanted else None
-
-    if one:
-        row_scale = made(True, *((B, blocks_r, blocks_c) if call.tile else ()))
-        column_scale = None
+    by_columns = x.stride(2) != 1 and x.stride(1) == 1 and x.shape[2] > 1
+    outputs = FloatOutputs(*allocate(specs(call), x.device))  # type: ignore[arg-type]
+    row, row_scale, column, column_scale = outputs
+    stored = column if column is None else column.transpose(1, 2)
+    if call.has_one_scale():
+        if by_columns and call.tile and row_scale is not None:
+            row_scale = row_scale.transpose(1, 2)
+        scales = row_scale, None
     else:
-        row_scale, column_scale = made(call.row, B, blocks_c, R), made(call.column, B, blocks_r, C)
-    row, column = made(call.row, B, R, C, dtype=call.out_dtype), made(call.column, B, C, R, dtype=call.out_dtype)
-    if not by_columns:
-        launches = _launches(call, x, (row, row_scale, column, column_scale), facts)
-    elif one:
-        flipped = row_scale.transpose(1, 2) if call.tile and row_scale is not None else row_scale
-        launches = _launches(call, x.transpose(1, 2), (column, flipped, row, None), facts)
-    else:
-        launches = _launches(call, x.transpose(1, 2), (column, column_scale, row, row_scale), facts)
-    outputs = FloatOutputs(
-        row,
-        row_scale if one or row_scale is None else row_scale.transpose(1, 2),
-        None if column is None else column.transpose(1, 2),
-        column_scale,
-    )
-    return outputs, launches
+        lines = row_scale if row_scale is None else row_scale.transpose(1, 2)
+        scales = (column_scale, lines) if by_columns else (lines, column_scale)
+    if by_columns:
+        return outputs, _launches(call, x.transpose(1, 2), (stored, scales[0], row, scales[1]), facts)
+    return outputs, _launches(call, x, (row, scales[0], stored, scales[1]), facts)
 
 
 _Payloads = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
@@ -133,7 +120,7 @@ def _launches(call: QuantizeFloatCall, x: torch.Tensor, payloads: _Payloads, fac
                 "QUICK": facts.vendor == "nvidia" and x.dtype != torch.float32,
                 **fp8_constants(call.out_dtype, facts),
             },
-            tile.options(),
+            tile.launch_options(),
             unbuffered_for(stride_c),
         )
     )
@@ -169,4 +156,4 @@ def _line_amax(x: torch.Tensor, row: bool, column: bool, facts: DeviceFacts) -> 
         "WIDE": needs_wide(tile.rows * stride_r, tile.columns * stride_c),
     }
     grid = (B * chunks_r * chunks_c, 1, 1)
-    return Launch(line_amax_kernel, grid, arguments, constants, tile.options(), unbuffered_for(stride_c))
+    return Launch(line_amax_kernel, grid, arguments, constants, tile.launch_options(), unbuffered_for(stride_c))

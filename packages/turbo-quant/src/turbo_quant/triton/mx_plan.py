@@ -10,16 +10,16 @@ import torch
 
 from turbo_core.device import DeviceFacts
 from turbo_core.launch import Launch, power_of_two
-from turbo_core.low_precision import MX_BLOCK_SIZE, MX_PADDING
-from turbo_quant.calls import MxDirection, MxOutputs, QuantizeMxCall
-from turbo_quant.formats import MX_FORMATS, payload_dtype, scale_dtype
+from turbo_core.low_precision import MX_PADDING
+from turbo_quant.calls import MxDirection, MxOutputs, QuantizeMxCall, round_up, specs
+from turbo_quant.formats import MX_FORMATS, allocate, payload_dtype
 from turbo_quant.triton.float_plan import needs_wide, unbuffered_for
 from turbo_quant.triton.mx_kernel import OPTIONS, WANTED, mx_kernel
 from turbo_quant.triton.tiles import casts_natively, choose
 
 __all__ = ["mx_constants", "plan_quantize"]
 
-_SHUFFLED_LINES, _SHUFFLED_SCALES = 256, 8  # multiples to which shuffled scales are padded
+_Pair = tuple[torch.Tensor, ...] | None  # payload and scales as bytes
 _LARGEST_CODE = {"e4m3": 0x7E, "e5m2": 0x7B, "e2m1": 0x7}
 
 
@@ -30,30 +30,16 @@ def mx_constants(format: str, facts: DeviceFacts) -> dict[str, Any]:
     return {"MANTISSA": MX_FORMATS[format].mantissa, "LOWEST": MX_FORMATS[format].exponent_min, "NATIVE": native}
 
 
-def _up(n: int, multiple: int) -> int:
-    return -(-n // multiple) * multiple
-
-
 def _option(direction: MxDirection | None) -> int:
     if direction is None:
         return 0
     return int(WANTED.value) + sum(bit for name, bit in OPTIONS.items() if getattr(direction, name))
 
 
-def _allocate(call: QuantizeMxCall, direction: MxDirection, lines: int, width: int) -> tuple[torch.Tensor, ...]:
-    """Payload and scales of one copy as bytes."""
-    B, device = call.x.shape[0], call.x.device
-    payload = torch.empty((B, lines, width // MX_FORMATS[call.format].per_byte), dtype=torch.uint8, device=device)
-    shape = (B, lines, width // MX_BLOCK_SIZE)
-    if direction.shuffle_scale:
-        shape = (B, _up(lines, _SHUFFLED_LINES), _up(shape[2], _SHUFFLED_SCALES))
-    return payload, torch.empty(shape, dtype=torch.uint8, device=device)
-
-
 def _launch(
     call: QuantizeMxCall,
-    row: tuple[torch.Tensor, ...] | None,
-    column: tuple[torch.Tensor, ...] | None,
+    row: _Pair,
+    column: _Pair,
     facts: DeviceFacts,
     *,
     grouped: bool,
@@ -65,7 +51,8 @@ def _launch(
         stride_c = 1
     groups = (call.group_offs, call.group_offs_padded) if grouped else (None, None)
     n_groups = 0 if groups[0] is None else groups[0].numel() - 1
-    row_width, col_width = _up(C, MX_PADDING), _column_width(call) if grouped else _up(R, MX_PADDING)
+    padded_rows = R + n_groups * (MX_PADDING - 1)
+    row_width, col_width = round_up(C, MX_PADDING), round_up(padded_rows, MX_PADDING)
     native = mx_constants(call.format, facts)
     row_option = 0 if row is None else _option(call.row)
     col_option = 0 if column is None else _option(call.column)
@@ -117,7 +104,7 @@ def _launch(
             "CLAMP": call.format == "e4m3" and not (native["NATIVE"] and facts.vendor == "nvidia"),
             **native,
         },
-        tile.options(),
+        tile.launch_options(),
         unbuffered_for(stride_c),
         zeroed=tuple(  # what pads shuffled scales
             name
@@ -127,21 +114,10 @@ def _launch(
     )
 
 
-def _column_width(call: QuantizeMxCall) -> int:
-    R = call.x.shape[1]
-    if call.group_offs is None:
-        return _up(R, MX_PADDING)
-    return _up(R + (call.group_offs.numel() - 1) * (MX_PADDING - 1), MX_PADDING)
-
-
 def plan_quantize(call: QuantizeMxCall, facts: DeviceFacts) -> tuple[MxOutputs, list[Launch]]:
     """Outputs of a call, not yet written, and the launches that write them."""
-    _, R, C = call.x.shape
-    row = column = None
-    if call.row is not None:
-        row = _allocate(call, call.row, R, _up(C, MX_PADDING))
-    if call.column is not None:
-        column = _allocate(call, call.column, C, _column_width(call))
+    outputs = MxOutputs(*allocate(specs(call), call.x.device))  # type: ignore[arg-type]
+    row, column = _bytes(*outputs[:2]), _bytes(*outputs[2:])
     grouped = call.group_offs is not None and column is not None
     # groups begin at any row: tiles and shuffled lines of the row copy then need a launch of their own
     aligned = call.row is not None and (call.row.tile or call.row.shuffle_scale or call.row.shuffle_out)
@@ -149,10 +125,8 @@ def plan_quantize(call: QuantizeMxCall, facts: DeviceFacts) -> tuple[MxOutputs, 
         launches = [_launch(call, row, None, facts, grouped=False), _launch(call, None, column, facts, grouped=True)]
     else:
         launches = [_launch(call, row, column, facts, grouped=grouped)]
+    return outputs, launches
 
-    def typed(copy: tuple[torch.Tensor, ...] | None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        if copy is None:
-            return None, None
-        return copy[0].view(payload_dtype(call.format)), copy[1].view(scale_dtype())
 
-    return MxOutputs(*typed(row), *typed(column)), launches
+def _bytes(payload: torch.Tensor | None, scale: torch.Tensor | None) -> _Pair:
+    return None if payload is None or scale is None else (payload.view(torch.uint8), scale.view(torch.uint8))

@@ -6,13 +6,16 @@ Outputs are allocated here, tensors become addresses; the rest is `turbo_core.na
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import torch
 
-from turbo_core.low_precision import BLOCK_SIZE, ScalingGranularity, memory_dtype
+from turbo_core.calls import empty
+from turbo_core.low_precision import BLOCK_SIZE, ScalingGranularity
 from turbo_core.native import NativeLibrary, address, float_code, fp8_code
 from turbo_quant.calls import (
+    SHUFFLED_SCALE_COLUMNS,
+    SHUFFLED_SCALE_ROWS,
     DequantizeFloatCall,
     DequantizeMxCall,
     FloatOutputs,
@@ -20,10 +23,12 @@ from turbo_quant.calls import (
     MxOutputs,
     QuantizeFloatCall,
     QuantizeMxCall,
+    ceil_div,
+    specs,
 )
-from turbo_quant.shapes import SHUFFLED_SCALE_COLUMNS, SHUFFLED_SCALE_ROWS, Spec, ceil_div, float_specs, mx_specs
+from turbo_quant.formats import allocate
 
-__all__ = ["dequantize_float", "dequantize_mx", "quantize_float", "quantize_mx", "reset", "why_not"]
+__all__ = ["reset", "run", "why_not"]
 
 MAX_SIZE = 2**31  # of a dimension; kMaxSize in csrc/kernels/launch.h
 MAX_TILES = 2**24  # of a call; kMaxTiles there
@@ -62,28 +67,22 @@ def why_not(call: Call) -> str | None:
     return None
 
 
-# --- outputs ----------------------------------------------------------------------------------------------------------
+# --- float scales -----------------------------------------------------------------------------------------------------
 
 
-def _allocate(specs: tuple[Spec | None, ...], device: torch.device) -> list[torch.Tensor | None]:
-    def made(spec: Spec) -> torch.Tensor:
-        return torch.empty(spec.shape, dtype=memory_dtype(spec.dtype), device=device).view(spec.dtype)
-
-    return [None if spec is None else made(spec) for spec in specs]
+def _result(call: DequantizeFloatCall | DequantizeMxCall) -> torch.Tensor:
+    spec: Any = specs(call)
+    return empty(spec, call.q.device)
 
 
 def _offsets(offs: torch.Tensor | None) -> torch.Tensor | None:
     return None if offs is None else offs.contiguous()
 
 
-# --- float scales -----------------------------------------------------------------------------------------------------
-
-
-def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
-    """Answer a `QuantizeFloatCall`."""
+def _quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
     x = call.x
     extension = _library.extension
-    row, row_scale, column, column_scale = _allocate(float_specs(call), x.device)
+    row, row_scale, column, column_scale = allocate(specs(call), x.device)
     offs, padded = _offsets(call.group_offs), _offsets(call.group_offs_padded)
     granularity = getattr(extension, call.granularity.name)
     words = extension.quantize_float_scratch(granularity, x.shape[0], x.shape[2], call.column)
@@ -114,11 +113,10 @@ def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
     return FloatOutputs(row, row_scale, column, column_scale)
 
 
-def dequantize_float(call: DequantizeFloatCall) -> torch.Tensor:
-    """Answer a `DequantizeFloatCall`."""
+def _dequantize_float(call: DequantizeFloatCall) -> torch.Tensor:
     q, scale_inv = call.q, call.scale_inv.contiguous()
     extension = _library.extension
-    out = torch.empty(q.shape, dtype=call.out_dtype, device=q.device)
+    out = _result(call)
     index, stream = _library.where(q)
     status = extension.dequantize_float(
         index,
@@ -164,14 +162,13 @@ def _clear_padding(scale: torch.Tensor | None, direction: MxDirection | None, li
         scale.view(torch.uint8).zero_()
 
 
-def quantize_mx(call: QuantizeMxCall) -> MxOutputs:
-    """Answer a `QuantizeMxCall`."""
+def _quantize_mx(call: QuantizeMxCall) -> MxOutputs:
     x = call.x
     extension = _library.extension
     _, rows, columns = x.shape
     offs, padded = _offsets(call.group_offs), _offsets(call.group_offs_padded)
     groups = 0 if offs is None else offs.shape[0] - 1
-    row, row_scale, column, column_scale = _allocate(mx_specs(call), x.device)
+    row, row_scale, column, column_scale = allocate(specs(call), x.device)
     _clear_padding(row_scale, call.row, rows, columns)
     _clear_padding(column_scale, call.column, columns, rows + groups * (TILE - 1))
     rng = None if call.rng is None else call.rng.contiguous()
@@ -196,15 +193,11 @@ def quantize_mx(call: QuantizeMxCall) -> MxOutputs:
     return MxOutputs(row, row_scale, column, column_scale)
 
 
-def dequantize_mx(call: DequantizeMxCall) -> torch.Tensor:
-    """Answer a `DequantizeMxCall`."""
+def _dequantize_mx(call: DequantizeMxCall) -> torch.Tensor:
     q, scale = call.q, call.scale.contiguous()
     extension = _library.extension
     B, lines, _ = q.shape
-    shape = (B, call.size, lines) if call.transpose else (B, lines, call.size)
-    out = torch.empty(shape, dtype=call.out_dtype, device=q.device)
-    if math.prod(shape) == 0:
-        return out
+    out = _result(call)
     index, stream = _library.where(q)
     status = extension.dequantize_mx(
         index,
@@ -223,3 +216,16 @@ def dequantize_mx(call: DequantizeMxCall) -> torch.Tensor:
     )
     _library.check(status)
     return out
+
+
+_RUNS: dict[type, Any] = {
+    QuantizeFloatCall: _quantize_float,
+    QuantizeMxCall: _quantize_mx,
+    DequantizeFloatCall: _dequantize_float,
+    DequantizeMxCall: _dequantize_mx,
+}
+
+
+def run(call: Call) -> Any:
+    """Answer a call."""
+    return _RUNS[type(call)](call)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import torch
 
-from turbo_quant.shapes import SHUFFLED_SCALE_COLUMNS, SHUFFLED_SCALE_ROWS
+from turbo_quant.calls import SHUFFLED_SCALE_COLUMNS, SHUFFLED_SCALE_ROWS
 
 __all__ = [
     "WEIGHT_BYTES",

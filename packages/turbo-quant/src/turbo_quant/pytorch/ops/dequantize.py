@@ -10,15 +10,24 @@ import torch
 from turbo_core import UnsupportedError
 from turbo_core.low_precision import MX_BLOCK_SIZE, MX_PADDING, ScalingGranularity, ScalingRecipe
 from turbo_core.sharding import shardable
-from turbo_quant.calls import DequantizeFloatCall, DequantizeMxCall
+from turbo_quant.calls import (
+    SHUFFLED_SCALE_COLUMNS,
+    SHUFFLED_SCALE_ROWS,
+    DequantizeFloatCall,
+    DequantizeMxCall,
+    ShuffleWeightCall,
+    UnshuffleScaleCall,
+    ceil_div,
+    round_up,
+)
 from turbo_quant.formats import MX_FORMATS, mx_format_of
 from turbo_quant.pytorch.kernels.shuffle import WEIGHT_ROWS
 from turbo_quant.pytorch.ops import checks
 from turbo_quant.pytorch.ops.library import (
     run_dequantize_float,
     run_dequantize_mx,
-    unshuffle_scale_op,
-    unshuffle_weight_op,
+    unshuffle_scale,
+    unshuffle_weight,
 )
 from turbo_quant.pytorch.ops.plan import (
     FP4_GRANULARITIES,
@@ -30,7 +39,6 @@ from turbo_quant.pytorch.ops.plan import (
     rowwise_view,
 )
 from turbo_quant.pytorch.ops.sharding import dequantize_rules
-from turbo_quant.shapes import SHUFFLED_SCALE_COLUMNS, SHUFFLED_SCALE_ROWS, ceil_div, round_up
 
 __all__ = ["dequantize_fp4", "dequantize_fp8"]
 
@@ -127,20 +135,21 @@ def _plan_mx(
         shape[-2:] = [round_up(rows, SHUFFLED_SCALE_ROWS), round_up(columns, SHUFFLED_SCALE_COLUMNS)]
     _check_scale(op, scale, shape, ("float8_e8m0fnu", "uint8"), x.device)
     if recipe.shuffle_scale:
-        scale = unshuffle_scale_op(scale.contiguous(), rows, columns)
+        scale = unshuffle_scale(UnshuffleScaleCall(scale.contiguous(), rows, columns))
     if recipe.shuffle_out:
         if rows % WEIGHT_ROWS:
             raise UnsupportedError(f"{op}: shuffle_out with {rows} rows of x; a multiple of {WEIGHT_ROWS} is accepted")
-        x = unshuffle_weight_op(x.contiguous())
+        x = unshuffle_weight(ShuffleWeightCall(x.contiguous()))
     return DequantizeMxCall(batched(x), batched(scale), format, size, transpose, recipe.use_rht, sign_mask, out_dtype)
 
 
 def run(call: DequantizeFloatCall | DequantizeMxCall, x: torch.Tensor) -> torch.Tensor:
     """The result in the public shape."""
     if isinstance(call, DequantizeMxCall):
-        result = run_dequantize_mx(call)
+        result: torch.Tensor = run_dequantize_mx(call)
         return result if x.dim() == 3 else result.squeeze(0)
-    return run_dequantize_float(call).view(x.shape)
+    result = run_dequantize_float(call)
+    return result.view(x.shape)
 
 
 @shardable(dequantize_rules(8))

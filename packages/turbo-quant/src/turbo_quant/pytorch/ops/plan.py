@@ -170,34 +170,30 @@ def plan_mx(op: str, options: Options) -> QuantizeMxCall:
 # --- and back -------------------------------------------------------------------------------------------------------
 
 
-def _restore(outputs: tuple[torch.Tensor, ...], rank: int, out_dtype: torch.dtype | None) -> tuple[torch.Tensor, ...]:
-    """Outputs of 2-D inputs lose the batch; e2m1 payloads are given as ``out_dtype`` (uint8 where that was asked)."""
-    if rank == 2:
-        outputs = tuple(output.squeeze(0) if output.dim() == 3 else output for output in outputs)
-    if out_dtype is torch.uint8:
-        outputs = tuple(out.view(torch.uint8) if i % 2 == 0 and out.numel() else out for i, out in enumerate(outputs))
-    return outputs
+def _pair(payload: torch.Tensor | None, scale: torch.Tensor | None, options: Options) -> Pair | None:
+    """Of 2-D inputs without the batch; e2m1 payloads as the type that was asked for, which may be uint8."""
+    if payload is None or scale is None:
+        return None
+    if options.x.dim() == 2:
+        payload, scale = payload.squeeze(0), scale.squeeze(0)
+    return (payload.view(torch.uint8) if options.out_dtype is torch.uint8 else payload), scale
 
 
 def quantize(op: str, options: Options) -> tuple[Pair | None, Pair | None]:
     """(row pair, column pair) as the public functions return them, None where not wanted."""
     x = options.x
     if options.granularity is MX_BLOCKWISE:
-        q_row, s_row, q_column, s_column = _restore(run_quantize_mx(plan_mx(op, options)), x.dim(), options.out_dtype)
-        return (
-            None if options.row is None else (q_row, s_row),
-            None if options.column is None else (q_column, s_column),
-        )
+        outputs = run_quantize_mx(plan_mx(op, options))
+        return _pair(*outputs[:2], options), _pair(*outputs[2:], options)
     call = plan_float(options)
     outputs = run_quantize_float(call)
     if options.granularity is TENSORWISE:
-        return (outputs[0].view(x.shape), outputs[1]), None
+        return (outputs.row.view(x.shape), outputs.row_scale_inv), None
     if options.axis is not None:
         shape = list(x.shape)
         shape[options.axis] = 1
         q, scale_inv = outputs[:2] if call.row else outputs[2:]
         return (q.view(x.shape), scale_inv.view(shape)), None
-    q_row, s_row, q_column, s_column = _restore(outputs, x.dim(), None)
-    if call.tile:
-        q_column, s_column = q_row, s_row
-    return (None if options.row is None else (q_row, s_row), None if options.column is None else (q_column, s_column))
+    row = _pair(*outputs[:2], options)
+    column = row if call.tile else _pair(*outputs[2:], options)
+    return (None if options.row is None else row), (None if options.column is None else column)

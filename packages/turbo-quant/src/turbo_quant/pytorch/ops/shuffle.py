@@ -9,16 +9,17 @@ import torch
 
 from turbo_core import UnsupportedError
 from turbo_core.sharding import refuse_sharded
+from turbo_quant.calls import (
+    SHUFFLED_SCALE_COLUMNS,
+    SHUFFLED_SCALE_ROWS,
+    ShuffleScaleCall,
+    ShuffleWeightCall,
+    UnshuffleScaleCall,
+)
 from turbo_quant.formats import fp4_dtype, scale_dtype
 from turbo_quant.pytorch.kernels.shuffle import WEIGHT_BYTES, WEIGHT_ROWS
+from turbo_quant.pytorch.ops import library
 from turbo_quant.pytorch.ops.checks import what
-from turbo_quant.pytorch.ops.library import (
-    shuffle_scale_op,
-    shuffle_weight_op,
-    unshuffle_scale_op,
-    unshuffle_weight_op,
-)
-from turbo_quant.shapes import SHUFFLED_SCALE_COLUMNS, SHUFFLED_SCALE_ROWS
 
 __all__ = ["shuffle_scale", "shuffle_weight", "unshuffle_scale", "unshuffle_weight"]
 
@@ -45,7 +46,7 @@ def shuffle_scale(scale: torch.Tensor) -> torch.Tensor:
     (row%16)4 + ((col%8)/4)2 + (row%32)/16.
     """
     scale = _check("shuffle_scale", "scale", scale, (scale_dtype(), torch.uint8))
-    shuffled: torch.Tensor = shuffle_scale_op(scale)
+    shuffled: torch.Tensor = library.shuffle_scale(ShuffleScaleCall(scale))
     return shuffled
 
 
@@ -56,7 +57,7 @@ def unshuffle_scale(scale: torch.Tensor, rows: int, cols: int) -> torch.Tensor:
     for name, value, most in (("rows", rows, scale.shape[-2]), ("cols", cols, scale.shape[-1])):
         if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)) or not 0 <= value <= most:
             raise UnsupportedError(f"{op}: {name}={value!r}; a number from 0 to {most} is accepted")
-    unshuffled: torch.Tensor = unshuffle_scale_op(scale, rows, cols)
+    unshuffled: torch.Tensor = library.unshuffle_scale(UnshuffleScaleCall(scale, rows, cols))
     return unshuffled
 
 
@@ -69,12 +70,12 @@ def shuffle_weight(payload: torch.Tensor) -> torch.Tensor:
     Rows must be a multiple of 16, bytes of 32; the shape stays.
     """
     payload = _check("shuffle_weight", "payload", payload, _PAYLOADS, (WEIGHT_ROWS, WEIGHT_BYTES))
-    shuffled: torch.Tensor = shuffle_weight_op(payload)
+    shuffled: torch.Tensor = library.shuffle_weight(ShuffleWeightCall(payload))
     return shuffled
 
 
 def unshuffle_weight(payload: torch.Tensor) -> torch.Tensor:
     """The inverse of `shuffle_weight`."""
     payload = _check("unshuffle_weight", "payload", payload, _PAYLOADS, (WEIGHT_ROWS, WEIGHT_BYTES))
-    unshuffled: torch.Tensor = unshuffle_weight_op(payload)
+    unshuffled: torch.Tensor = library.unshuffle_weight(ShuffleWeightCall(payload))
     return unshuffled

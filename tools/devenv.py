@@ -123,11 +123,12 @@ class DevEnv:
             say("installing the wheels, editable: " + ", ".join(wheel.name for wheel in present))
         slow = [wheel for wheel in present if wheel.name == "turbo-sim"]
         editable = [argument for wheel in present if wheel not in slow for argument in ("--editable", str(wheel.path))]
+        options = ["--verbose", "--no-deps", "--no-build-isolation"]  # verbose: the log names each kernel
         if editable:
-            self._pip("install", "--no-deps", "--no-build-isolation", *editable)
+            self._pip("install", *options, *editable)
         for wheel in slow:  # C++ of minutes: for this machine's kind of processor only
             level = ["-C", f"cmake.define.TURBO_SIM_LEVELS={_processor_level()}"]
-            self._pip("install", "--no-deps", "--no-build-isolation", *level, "--editable", str(wheel.path))
+            self._pip("install", *options, *level, "--editable", str(wheel.path))
 
     def _add_base_packages(self) -> None:
         base = self._describe_base()

@@ -40,7 +40,7 @@ def with_torch() -> None:
     payload, scale_inv = turbo.ops.quantize_fp8(a, turbo.float8_e4m3, tensorwise)
     torch.testing.assert_close(payload.float() * scale_inv, a, rtol=0.07, atol=0.01)
     assert turbo.core.backend.BackendType.TORCH.name == "TORCH"
-    assert main(["demo", "--device", "cpu", "--steps", "5", "--layers", "1"]) == 0
+    assert main(["demo", "--device", "cpu", "--steps", "2", "--layers", "1"]) == 0
 
 
 if __name__ == "__main__":

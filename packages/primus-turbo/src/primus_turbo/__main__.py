@@ -12,7 +12,7 @@ from turbo_core.requirements import require_torch
 
 PRECISIONS = {
     "fp32": "float32 throughout",
-    "bf16": "bf16 weights and activations, float32 ones in the optimiser",
+    "bf16": "bf16 weights and activations; a CPU without bf16 instructions is slower in it",
     "fp8": "as bf16, and the GEMMs of the blocks multiply E4M3 numbers, one scale a tensor",
     "mxfp8": "as bf16, and they multiply E4M3 numbers, one scale (a power of two) for 32 numbers",
     "mxfp4": "as bf16, and they multiply E2M1 numbers, one scale for 32 numbers",

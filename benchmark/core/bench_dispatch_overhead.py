@@ -27,9 +27,10 @@ import torch
 
 from benchmark.common.machine import find_machine
 from benchmark.common.results import format_table, write_csv
-from turbo_core import GlobalBackendManager, KernelBackend
+from turbo_core import GlobalBackendManager
 from turbo_gemm import gemm
-from turbo_gemm.pytorch.kernels.gemm_impl import GemmCall, GemmDispatcher
+from turbo_gemm.calls import GemmCall
+from turbo_gemm.pytorch.kernels.gemm_impl import GemmDispatcher
 
 VARIABLE = "PRIMUS_TURBO_GEMM_BACKEND"
 COLUMNS = ["What", "Backend", "Added (us)", "Direct (us)", "Counts", "Within limit"]
@@ -92,13 +93,13 @@ def measure_all(device: torch.device, scale: Scale) -> list[dict[str, object]]:
     a, b = (torch.randn(16, 16, device=device, dtype=torch.bfloat16) for _ in range(2))
     call = GemmCall(a, b, None, False, False, torch.bfloat16)
     served = GemmDispatcher.resolve(call)
-    impl: type[KernelBackend] = served.impl
+    impl = served.impl
     rows: list[dict[str, object]] = []
 
     def row(what: str, function: Callable[[], object], counts: bool) -> None:
         added, direct = added_us(function, lambda: impl.execute(call), scale)
         rows.append(
-            {"What": what, "Backend": impl.__name__, "Added (us)": added, "Direct (us)": direct, "Counts": counts}
+            {"What": what, "Backend": served.backend.name, "Added (us)": added, "Direct (us)": direct, "Counts": counts}
         )
 
     def dispatch() -> object:

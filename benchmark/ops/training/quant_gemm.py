@@ -28,7 +28,8 @@ from turbo_core.low_precision import (
     fp8_max,
 )
 from turbo_gemm import gemm_fp4, gemm_fp8
-from turbo_gemm.pytorch.kernels.quant_gemm_impl import GemmFp8Dispatcher, QuantGemmCall, run
+from turbo_gemm.calls import GemmFp8Call, Operand
+from turbo_gemm.pytorch.kernels.gemm_fp8_impl import GemmFp8Dispatcher
 from turbo_quant import quantize_fp8
 
 GRANULARITIES = ("tensorwise", "rowwise", "blockwise", "mxfp8", "mxfp4")
@@ -88,10 +89,9 @@ class QuantGemm:
         if blockwise:
             sx = sx.t().contiguous().t()  # the order of memory that both products read
         qw, sw = _quantise(w.detach(), "tiles" if blockwise else self.granularity)
-        call = QuantGemmCall(
-            qx, sx, qw, sw, False, True, None, x.dtype, granularity, BLOCK_SIZE if blockwise else 0, False, blockwise
-        )
-        found: dict[str, Callable[[], Tensor]] = {"": lambda: run(GemmFp8Dispatcher, call)}
+        a, b = Operand(qx, sx), Operand(qw, sw, True, blockwise)
+        call = GemmFp8Call(a, b, None, granularity, BLOCK_SIZE if blockwise else 0, x.dtype)
+        found: dict[str, Callable[[], Tensor]] = {"": lambda: GemmFp8Dispatcher.run(call)}
         if self.peer_takes(x, w):
             found["Torch "] = lambda: self.scaled_mm(qx, sx, qw, sw, x.dtype)
         return found

@@ -16,9 +16,8 @@ import torch
 
 import turbo_gemm
 from turbo_core.low_precision import Float4QuantConfig
-from turbo_gemm.pytorch.kernels import aiter_gemm
-from turbo_gemm.pytorch.kernels.aiter_gemm import AITER_ARGUMENTS, AiterBackend, aiter_arguments
-from turbo_gemm.pytorch.kernels.quant_reference import quant_gemm_reference
+from turbo_gemm.pytorch.kernels import aiter_gemm, gemm_fp8_reference
+from turbo_gemm.pytorch.kernels.aiter_gemm import AITER_ARGUMENTS, aiter_arguments
 from turbo_gemm.pytorch.ops.gemm_fp4 import GEMM_FP4
 from turbo_testing.support_table import PLACES, standing_on
 
@@ -98,7 +97,7 @@ def answer(monkeypatch, place="gfx950", version="0.1.14", preshuffle=True, chang
         b = torch.empty(96, 256, dtype=torch.bfloat16, device=where)
         config = Float4QuantConfig(use_preshuffle=preshuffle)
         call = GEMM_FP4.calls(a, b, trans_b=True, config=config, **options)["forward"]
-        return AiterBackend.why_not(call if change is None else change(call))
+        return aiter_gemm.why_not(call if change is None else change(call))
 
 
 def test_refusals(monkeypatch):
@@ -128,14 +127,12 @@ def test_what_it_passes_is_what_a_kernel_of_that_layout_reads(monkeypatch, versi
     def gemm_a4w4(**values):
         calls.append(values)
         forward = call._replace(
-            a=values["A"],
-            a_scale_inv=values["A_scale"],
-            b=values["B"],
-            b_scale_inv=values["B_scale"],
+            a=call.a._replace(data=values["A"], scale_inv=values["A_scale"]),
+            b=call.b._replace(data=values["B"], scale_inv=values["B_scale"]),
             bias=None,
             preshuffled=True,
         )
-        result = quant_gemm_reference(forward)
+        result = multiply(forward)
         if "out" not in values:
             return result
         values["out"][: result.shape[0]] = result
@@ -147,17 +144,15 @@ def test_what_it_passes_is_what_a_kernel_of_that_layout_reads(monkeypatch, versi
     a, b = torch.randn(48, 256).bfloat16(), torch.randn(96, 256).bfloat16()
     bias = torch.randn(96).bfloat16()
     seen = []
-    monkeypatch.setattr(
-        "turbo_gemm.pytorch.kernels.quant_gemm_impl.TorchBackend.execute",
-        lambda call: seen.append(call) or quant_gemm_reference(call),
-    )
+    multiply = gemm_fp8_reference.run
+    monkeypatch.setattr(gemm_fp8_reference, "run", lambda call: seen.append(call) or multiply(call))
     expected = turbo_gemm.gemm_fp4(a, b, trans_b=True, config=config, bias=bias)
     (call,) = seen
-    out = AiterBackend.execute(call)
+    out = aiter_gemm.run(call)
     assert out.shape == (48, 96)
     assert tuple(calls[0]) == aiter_arguments(version)
     assert (out.double() - expected.double()).abs().max() <= 0.01 * expected.abs().max()
     main_grad = torch.ones(48, 96)
-    plain = AiterBackend.execute(call._replace(bias=None))
-    assert AiterBackend.execute(call._replace(bias=None, out=main_grad, out_dtype=torch.float32)) is main_grad
+    plain = aiter_gemm.run(call._replace(bias=None))
+    assert aiter_gemm.run(call._replace(bias=None, out=main_grad, out_dtype=torch.float32)) is main_grad
     assert torch.equal(main_grad, 1 + plain.float())

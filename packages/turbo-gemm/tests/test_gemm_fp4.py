@@ -8,7 +8,7 @@ import turbo_gemm
 import turbo_quant
 from turbo_core import BackendType, trace_dispatch
 from turbo_core.low_precision import Float4QuantConfig
-from turbo_gemm.pytorch.ops.quant_operands import SIGN_MASK
+from turbo_gemm.pytorch.ops.gemm_fp8_quantize import SIGN_MASK
 from turbo_testing import references
 from turbo_testing.cases import load
 from turbo_testing.metrics import assert_close, assert_snr, compute_snr

@@ -10,12 +10,9 @@ import torch
 import turbo_gemm
 from turbo_core import BackendType, BackendUnavailableError, GlobalBackendManager
 from turbo_core.low_precision import Float8QuantConfig, ScalingGranularity
-from turbo_gemm.pytorch.kernels import reference, scaled_mm
+from turbo_gemm.calls import GemmCall, GemmFp8Call, Operand
+from turbo_gemm.pytorch.kernels import gemm_blas, gemm_reference, scaled_mm
 from turbo_gemm.pytorch.kernels.blas_settings import BLAS_REACH, reach, why_not_blas_sizes
-from turbo_gemm.pytorch.kernels.gemm_impl import GemmCall, HipblasltBackend
-from turbo_gemm.pytorch.kernels.quant_gemm_call import QuantGemmCall
-from turbo_gemm.pytorch.kernels.reference import gemm_reference
-from turbo_gemm.pytorch.kernels.scaled_mm import ScaledMmBackend
 from turbo_testing import references
 from turbo_testing.metrics import assert_close, assert_snr
 from turbo_testing.support_table import PLACES, standing_on
@@ -77,7 +74,7 @@ def test_hipblaslt_is_not_given_them(place, what):
             torch.empty_strided(shape, (shape[1], 1) if strides is None else strides, dtype=BF16, device=where)
             for shape, strides in sides
         )
-        refused = HipblasltBackend.why_not(GemmCall(a, b, None, trans_a, trans_b, BF16))
+        refused = gemm_blas.why_not(GemmCall(a, b, None, trans_a, trans_b, BF16))
     assert (refused is None) if complaint is None else refused.startswith(complaint)
 
 
@@ -92,9 +89,10 @@ def test_nor_is_torchs_scaled_product(monkeypatch, which, granularity):
         scales = [torch.empty((), device=where)] * 2
         if granularity is ScalingGranularity.ROWWISE:
             scales = [torch.empty(t.shape[0], 1, device=where) for t in (a, b)]
-        call = QuantGemmCall(a, scales[0], b, scales[1], False, True, None, BF16, granularity)
-        refused = ScaledMmBackend.why_not(call)
-        assert ScaledMmBackend.why_not(call._replace(a=small, b=small)) is None
+        x, y = Operand(a, scales[0]), Operand(b, scales[1], True)
+        call = GemmFp8Call(x, y, None, granularity, 0, BF16)
+        refused = scaled_mm.why_not(call)
+        assert scaled_mm.why_not(call._replace(a=x._replace(data=small), b=y._replace(data=small))) is None
     assert refused is not None
     assert refused.startswith(f"{which} of shape [524304, 4096]")
 
@@ -102,14 +100,14 @@ def test_nor_is_torchs_scaled_product(monkeypatch, which, granularity):
 @pytest.mark.parametrize("limit", [1, 7, 30, 64, 10**6])
 @pytest.mark.parametrize(("m", "n", "k"), [(5, 6, 33), (33, 5, 6), (5, 33, 6), (7, 7, 7), (1, 1, 40), (40, 1, 1)])
 def test_the_reference_multiplies_large_matrices_in_halves(monkeypatch, m, n, k, limit):
-    monkeypatch.setattr(reference, "BLAS_REACH", limit)
+    monkeypatch.setattr(gemm_reference, "BLAS_REACH", limit)
     bias, running = torch.randn(n), torch.randn(m, n)
     for dtype in (torch.float32, BF16):
         a, b = torch.randn(m, 2 * k).to(dtype)[:, ::2], torch.randn(n, k).to(dtype).t()
         want = references.gemm(a, b, False, False, bias)
-        assert_close(gemm_reference(a, b, bias, torch.float32), want)
+        assert_close(gemm_reference.gemm_reference(a, b, bias, torch.float32), want)
         into = running.clone()
-        assert gemm_reference(a, b, bias, torch.float32, into) is into
+        assert gemm_reference.gemm_reference(a, b, bias, torch.float32, into) is into
         assert_close(into, want + running.double())
 
 
@@ -118,9 +116,9 @@ def test_the_reference_gives_a_blas_no_more_than_the_limit(monkeypatch):
     seen = []
     matmul = torch.Tensor.__matmul__
     monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: seen.append(max(map(reach, (a, b)))) or matmul(a, b))
-    monkeypatch.setattr(reference, "BLAS_REACH", 50)
+    monkeypatch.setattr(gemm_reference, "BLAS_REACH", 50)
     wide = torch.randn(20, 100)
-    gemm_reference(wide[:, :9], wide[:9, :11], None, torch.float32)
+    gemm_reference.gemm_reference(wide[:, :9], wide[:9, :11], None, torch.float32)
     assert seen
     assert max(seen) <= 50
 
@@ -212,9 +210,9 @@ def test_hipblaslt_takes_the_last_size_and_the_default_is_another_past_it(device
     needs(30, device)
     x, one = torch.ones(1, 1, device=device, dtype=BF16), torch.float32
     call = GemmCall(x.expand(524287, 4096), x.expand(4096, 64), None, False, False, one)
-    assert HipblasltBackend.why_not(call) is None
+    assert gemm_blas.why_not(call) is None
     past = call._replace(a=x.expand(524288, 4096))
-    assert HipblasltBackend.why_not(past) is not None
+    assert gemm_blas.why_not(past) is not None
     from turbo_gemm.pytorch.kernels.gemm_impl import GemmDispatcher
 
     assert GemmDispatcher.resolve(past).backend is BackendType.TRITON

@@ -11,8 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import turbo_gemm
 from turbo_core import BackendUnavailableError, GlobalBackendManager, UnsupportedError
 from turbo_core.low_precision import Float4QuantConfig
-from turbo_gemm.pytorch.kernels.gemm_impl import TorchBackend
-from turbo_gemm.pytorch.kernels.quant_gemm_impl import TorchBackend as QuantTorchBackend
+from turbo_gemm.pytorch.kernels import gemm_fp8_reference, gemm_reference
 from turbo_quant import QuantizedTensorPair, create_quantized_weight
 from turbo_testing.metrics import assert_close
 from turbo_testing.quantised import FP4_CONFIGS, FP8_CONFIGS
@@ -295,8 +294,8 @@ def test_a_refusal_leaves_no_flag(name, arguments, options):
 @pytest.mark.parametrize("name", NAMES)
 def test_nor_does_a_backend_that_cannot_run(name, monkeypatch):
     w = weight()
-    for backend in (TorchBackend, QuantTorchBackend):
-        monkeypatch.setattr(backend, "why_not", classmethod(lambda cls, call: "not today"))
+    for backend in (gemm_reference, gemm_fp8_reference):
+        monkeypatch.setattr(backend, "why_not", lambda call: "not today")
     GlobalBackendManager.set_gemm_backend("torch")
     with pytest.raises(BackendUnavailableError, match="not today"):
         fused(name)(torch.ones(16, 32), w)

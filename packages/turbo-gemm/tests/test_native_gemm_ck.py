@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -13,6 +13,8 @@ _C = pytest.importorskip("turbo_gemm.pytorch._C", reason="turbo-gemm is not buil
 from turbo_core import UnsupportedError, simulated_arch  # noqa: E402
 from turbo_core.low_precision import ScalingGranularity  # noqa: E402
 from turbo_gemm.pytorch.kernels import native, native_ck  # noqa: E402
+from turbo_gemm.pytorch.kernels.native_operands import library  # noqa: E402
+from turbo_testing.gemm_calls import fp8_call  # noqa: E402
 from turbo_testing.native_device import native_device  # noqa: E402
 from turbo_testing.quantised_gemm import FNUZ, FP8, check_product, fp8_operand  # noqa: E402
 
@@ -44,11 +46,9 @@ def operands(m, n, k, types, kind):
 
 
 def multiply(a, b, kind, device="cpu", **options):
-    options = {"trans_a": False, "trans_b": True, "b_tiles": kind == "block"} | options
+    options = {"b_tiles": kind == "block", "out_dtype": torch.bfloat16} | options
     tensors = (t.to(device) for t in (*a[:2], *b[:2]))
-    return native.matmul_ck(
-        *tensors, granularity=GRANULARITY[kind], block_size=128 if kind == "block" else 0, **options
-    )
+    return native_ck.run(fp8_call(*tensors, GRANULARITY[kind], block_size=128 if kind == "block" else 0, **options))
 
 
 @pytest.mark.parametrize("kind", GRANULARITY)
@@ -69,24 +69,10 @@ def test_layouts(run):
 # --- what it refuses --------------------------------------------------------------------------------------------------
 
 
-class Call(NamedTuple):
-    """The fields of a quantised GEMM's call that the answer depends on."""
-
-    a: Any
-    b: Any
-    granularity: ScalingGranularity = ScalingGranularity.ROWWISE
-    block_size: int = 0
-    a_tiles: bool = False
-    b_tiles: bool = False
-    out_dtype: torch.dtype = torch.bfloat16
-    bias: Any = None
-    out: Any = None
-
-    def is_mx(self):
-        return self.granularity is ScalingGranularity.MX_BLOCKWISE
-
-    def sizes(self):
-        return self.a.shape[0], self.b.shape[0], self.a.shape[1]
+def call_of(a, b, granularity=ScalingGranularity.ROWWISE, out_dtype=torch.bfloat16, **options):
+    """Of tensors alone, on which the answer depends; their scales are not looked at."""
+    scale = torch.ones(())
+    return fp8_call(a, scale, b, scale, granularity, out_dtype=out_dtype, **options)
 
 
 @pytest.fixture
@@ -104,54 +90,42 @@ def test_a_wheel_without_says_how_to_get_it():
     if native_ck._built():
         pytest.skip("built with TURBO_BUILD_CK=1")
     x = torch.zeros(16, 16, dtype=torch.float8_e4m3fnuz)
-    reason = native.why_not_ck(Call(x, x))
+    reason = native_ck.why_not(call_of(x, x))
     assert reason == "this build of turbo-gemm has no composable kernels (they are built with TURBO_BUILD_CK=1)"
 
 
 def test_why_not(on_fake_gfx942, monkeypatch):
-    extension = native.library.extension
+    extension = library.extension
     x = torch.zeros(16, 16, dtype=torch.float8_e4m3fnuz)
     monkeypatch.setattr(native_ck, "_built", lambda: True)
     monkeypatch.setattr(extension, "check_ck", lambda index: extension.ERROR_NO_KERNEL)
     monkeypatch.setattr(extension, "last_error", lambda: "built for another architecture")
-    assert native.why_not_ck(Call(x, x)) == "built for another architecture"
+    assert native_ck.why_not(call_of(x, x)) == "built for another architecture"
     monkeypatch.setattr(extension, "check_ck", lambda index: extension.OK)
     block = dict(granularity=ScalingGranularity.BLOCKWISE, block_size=128)
-    assert native.why_not_ck(Call(x, x)) is None
-    assert native.why_not_ck(Call(x, x, **block, b_tiles=True)) is None
+    assert native_ck.why_not(call_of(x, x)) is None
+    assert native_ck.why_not(call_of(x, x, **block, b_tiles=True)) is None
     for call, text in (
-        (Call(x, x.view(torch.float8_e4m3fn)), "b is torch.float8_e4m3fn; the instances for gfx942"),
-        (Call(x, x, ScalingGranularity.MX_BLOCKWISE), "not for MX"),
-        (Call(x, x, **block), "a in pieces of a row and b in tiles"),
-        (Call(x, x, **block, a_tiles=True, b_tiles=True), "a in pieces of a row and b in tiles"),
-        (Call(x, x, **(block | dict(block_size=64)), b_tiles=True), "the instance is for 128"),
-        (Call(x, x, out_dtype=torch.float32), "out_dtype is torch.float32"),
-        (Call(x, x, bias=torch.zeros(16)), "neither bias nor accumulation"),
-        (Call(x, x, out=torch.zeros(16, 16)), "neither bias nor accumulation"),
-        (Call(x, x[:12]), "N=12; a multiple of 8"),
+        (call_of(x, x.view(torch.float8_e4m3fn)), "b is torch.float8_e4m3fn; the instances for gfx942"),
+        (call_of(x, x, ScalingGranularity.MX_BLOCKWISE), "not for MX"),
+        (call_of(x, x, **block), "a in blocks of a row and b in tiles"),
+        (call_of(x, x, **block, a_tiles=True, b_tiles=True), "a in blocks of a row and b in tiles"),
+        (call_of(x, x, **(block | dict(block_size=64)), b_tiles=True), "the instance is for 128"),
+        (call_of(x, x, out_dtype=torch.float32), "out_dtype is torch.float32"),
+        (call_of(x, x, bias=torch.zeros(16)), "neither bias nor accumulation"),
+        (call_of(x, x, out=torch.zeros(16, 16)), "neither bias nor accumulation"),
+        (call_of(x, x[:12]), "N=12; a multiple of 8"),
     ):
-        assert text in native.why_not_ck(call)
+        assert text in native_ck.why_not(call)
     native.reset()
     with simulated_arch("gfx950"):
-        assert "the HIP library reports gfx942" in native.why_not_ck(Call(x, x))
+        assert "the HIP library reports gfx942" in native_ck.why_not(call_of(x, x))
 
 
-def test_refusals(on_fake_gfx942):
+def test_a_size_that_no_instance_has_is_refused(on_fake_gfx942):
     a, b = operands(16, 16, 128, FNUZ, "row")
-    for options, text in (
-        (dict(out_dtype=torch.float16), "out_dtype=torch.float16"),
-        (dict(bias=torch.zeros(16)), "without bias"),
-        (dict(out=torch.zeros(16, 16)), "a new bfloat16 C"),
-        (
-            dict(trans_b=False, b=b._replace(payload=b.payload[:, :64].t(), scale=b.scale.t())),
-            "a has K=128, b has K=64",
-        ),
-        (dict(b=b._replace(payload=b.payload.view(torch.float8_e4m3fn))), "b.dtype=torch.float8_e4m3fn"),
-        (dict(b=operands(16, 12, 128, FNUZ, "row")[1]), "n = 12, k = 128; n a multiple of 8"),
-        (dict(b=b._replace(scale=b.scale[:8])), r"b_scale_inv is \(8, 1\)"),
-    ):
-        with pytest.raises(UnsupportedError, match=text):
-            multiply(a, options.pop("b", b), "row", **options)
+    with pytest.raises(UnsupportedError, match="n = 12, k = 128; n a multiple of 8"):
+        multiply(a, operands(16, 12, 128, FNUZ, "row")[1], "row")
     assert on_fake_gfx942.launches == []
 
 

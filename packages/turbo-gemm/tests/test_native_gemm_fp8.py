@@ -14,6 +14,7 @@ pytest.importorskip("turbo_gemm.pytorch._C", reason="turbo-gemm is not built (pi
 from turbo_core import UnsupportedError  # noqa: E402
 from turbo_core.low_precision import ScalingGranularity  # noqa: E402
 from turbo_gemm.pytorch.kernels import native  # noqa: E402
+from turbo_testing.gemm_calls import fp8_call  # noqa: E402
 from turbo_testing.native_device import native_device  # noqa: E402
 from turbo_testing.quantised_gemm import FNUZ, FP8, check_product, fp8_operand  # noqa: E402
 
@@ -61,15 +62,17 @@ def multiply(run, a, b, kind, trans_a=False, trans_b=True, **options):
 
     options = dict(out_dtype=torch.float32, b_tiles=kind == "block_tile") | options
     moved = {k: v.to(run.device) if isinstance(v, torch.Tensor) else v for k, v in options.items()}
-    return native.matmul_fp8(
+    tile = moved.pop("tile", "chosen")
+    call = fp8_call(
         *(passed(t, trans_a) for t in a[:2]),
         *(passed(t, not trans_b) for t in b[:2]),
-        trans_a=trans_a,
-        trans_b=trans_b,
-        granularity=GRANULARITY[kind],
-        block_size=128 if GRANULARITY[kind] is ScalingGranularity.BLOCKWISE else 0,
+        GRANULARITY[kind],
+        trans_a,
+        trans_b,
+        128 if GRANULARITY[kind] is ScalingGranularity.BLOCKWISE else 0,
         **moved,
     )
+    return native.run(call, tile=tile)
 
 
 @each_tile
@@ -132,11 +135,10 @@ def test_epilogue(run, accumulate, out_dtype, bias_dtype, n, kind):
     m = 33
     a, b = operands(run, m, n, 128, kind)
     bias = None if bias_dtype is None else torch.randn(n).to(bias_dtype)
-    out = torch.randn(m, n).to(out_dtype) if accumulate else torch.full((m, n), math.nan, dtype=out_dtype)
-    before = out.clone() if accumulate else None
-    out = out.to(run.device)
-    found = multiply(run, a, b, kind, out_dtype=out_dtype, bias=bias, out=out, accumulate=accumulate)
-    assert found.data_ptr() == out.data_ptr()
+    before = torch.randn(m, n).to(out_dtype) if accumulate else None
+    out = before.to(run.device, copy=True) if accumulate else None
+    found = multiply(run, a, b, kind, out_dtype=out_dtype, bias=bias, out=out)
+    assert not accumulate or found.data_ptr() == out.data_ptr()
     check_product(found, a, b, bias=bias, before=before)
 
 
@@ -175,13 +177,14 @@ def test_strided_operands_and_output(run):
         around = torch.full((72, 96), 7.0, dtype=torch.bfloat16, device=run.device)
         for view in (around[1:71, 3:93], around[:70, :90]):
             around.fill_(7.0)
+            view.zero_()
             multiply(run, x, y, "block", out_dtype=torch.bfloat16, out=view)
             check_product(view, a, b)
             view.fill_(7.0)
             assert (around == 7.0).all(), "wrote beside C"
     column_major = torch.randn(90, 70, device=run.device).t()
     before = column_major.clone()
-    multiply(run, a, b, "block", out=column_major, accumulate=True)
+    multiply(run, a, b, "block", out=column_major)
     check_product(column_major, a, b, before=before.cpu())
 
 
@@ -198,24 +201,6 @@ def test_refusals(run):
         multiply(run, a, other, "block")
     with pytest.raises(UnsupportedError, match=r"b.dtype=torch.uint8"):
         multiply(run, a, b._replace(payload=b.payload.view(torch.uint8)), "block")
-    with pytest.raises(UnsupportedError, match="block_size=64"):
-        native.matmul_fp8(
-            *a[:2],
-            *b[:2],
-            trans_a=False,
-            trans_b=True,
-            granularity=ScalingGranularity.BLOCKWISE,
-            block_size=64,
-            out_dtype=torch.float32,
-        )
-    with pytest.raises(UnsupportedError, match="a has K=128, b has K=64"):
-        multiply(run, a, b._replace(payload=b.payload[:, :64]), "block")
-    with pytest.raises(UnsupportedError, match=r"b_scale_inv is \(4, 2\)"):
-        multiply(run, a, b._replace(scale=torch.ones(4, 2)), "block")
-    with pytest.raises(UnsupportedError, match=r"a_scale_inv is \(4, 1\) torch.float64"):
-        multiply(run, a._replace(scale=a.scale.double()), b, "block")
-    with pytest.raises(UnsupportedError, match=r"a_scale_inv is \(4, 1\) torch.float32; \(\)"):
-        multiply(run, a, b, "tensor")
     with pytest.raises(UnsupportedError, match="out_dtype=torch.float64"):
         multiply(run, a, b, "block", out_dtype=torch.float64)
     with pytest.raises(UnsupportedError, match="bias.dtype=torch.int32"):

@@ -18,6 +18,7 @@ turbo_sim = pytest.importorskip("turbo_sim", reason="the cost model is the simul
 from turbo_core.device import simulated_arch_name  # noqa: E402
 from turbo_core.low_precision import ScalingGranularity  # noqa: E402
 from turbo_gemm.pytorch.kernels import native  # noqa: E402
+from turbo_testing.gemm_calls import fp8_call, mx_call  # noqa: E402
 from turbo_testing.quantised_gemm import FNUZ, FP8, fp8_operand, mx_operand  # noqa: E402
 
 STAGES = 8, 24
@@ -75,8 +76,8 @@ def mx_stage(form: str, tile: str) -> Stage:
 
     def run(k):
         a, b = mx_operand(edge, k, form), mx_operand(edge, k, form)
-        options = dict(format_a=form, format_b=form, out_dtype=torch.bfloat16, tile=tile)
-        native.matmul_mx(a.payload, a.scale, b.payload, b.scale, **options)
+        call = mx_call(a.payload, a.scale, b.payload, b.scale, (form, form), torch.bfloat16)
+        native.run(call, tile=tile)
 
     return stage_of("gfx950", run, 256 if form == "e2m1" else 128)
 
@@ -86,14 +87,13 @@ def fp8_stage(arch: str, kind: str, tile: str) -> Stage:
     dtype = (FNUZ if arch == "gfx942" else FP8)["e4m3"]
     m, n = ((256, 256) if kind == "row" else (256, 128)) if tile == "large" else (128, 128)
     granularity = ScalingGranularity.ROWWISE if kind == "row" else ScalingGranularity.BLOCKWISE
-    options = dict(
-        granularity=granularity, block_size=0 if kind == "row" else 128, b_tiles=kind == "block_tile", tile=tile
-    )
+    block_size = 0 if kind == "row" else 128
+    options = dict(block_size=block_size, b_tiles=kind == "block_tile", out_dtype=torch.bfloat16)
 
     def run(k):
         of = "row" if kind == "row" else "block"
         a, b = fp8_operand(m, k, dtype, of), fp8_operand(n, k, dtype, of, kind == "block_tile")
-        native.matmul_fp8(*a[:2], *b[:2], trans_a=False, trans_b=True, out_dtype=torch.bfloat16, **options)
+        native.run(fp8_call(*a[:2], *b[:2], granularity, **options), tile=tile)
 
     return stage_of(arch, run, STAGE_BYTES[arch])
 

@@ -7,7 +7,7 @@ import torch
 import turbo_gemm
 from turbo_core import UnsupportedError, trace_dispatch
 from turbo_core.low_precision import Float4QuantConfig, ScalingGranularity, ScalingRecipe, fp8_dtype
-from turbo_gemm.pytorch.ops.quant_operands import SIGN_MASK
+from turbo_gemm.pytorch.ops.gemm_fp8_quantize import SIGN_MASK
 from turbo_quant import QuantizedTensor, QuantizedTensorPair, create_quantized_weight
 from turbo_quant.formats import fp4_dtype
 from turbo_testing.metrics import assert_snr

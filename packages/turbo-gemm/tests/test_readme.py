@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from turbo_core import BackendType
+from turbo_gemm.calls import GemmCall
 from turbo_gemm.pytorch.kernels import aiter_gemm, scaled_mm
-from turbo_gemm.pytorch.kernels.gemm_impl import GemmCall, GemmDispatcher
-from turbo_gemm.pytorch.kernels.quant_gemm_impl import GemmFp4Dispatcher, GemmFp8Dispatcher
+from turbo_gemm.pytorch.kernels.gemm_fp8_impl import GemmFp4Dispatcher, GemmFp8Dispatcher
+from turbo_gemm.pytorch.kernels.gemm_impl import GemmDispatcher
 from turbo_gemm.pytorch.ops.gemm_fp4 import GEMM_FP4
 from turbo_gemm.pytorch.ops.gemm_fp8 import GEMM_FP8
 from turbo_testing.quantised import FP4_CONFIGS, FP8_CONFIGS

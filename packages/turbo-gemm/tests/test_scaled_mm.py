@@ -5,10 +5,8 @@ import pytest
 import torch
 
 from turbo_core.low_precision import ScalingGranularity
-from turbo_gemm.pytorch.kernels import scaled_mm
-from turbo_gemm.pytorch.kernels.quant_gemm_call import QuantGemmCall
-from turbo_gemm.pytorch.kernels.quant_reference import quant_gemm_reference
-from turbo_gemm.pytorch.kernels.scaled_mm import ScaledMmBackend
+from turbo_gemm.calls import GemmFp8Call, Operand
+from turbo_gemm.pytorch.kernels import gemm_fp8_reference, scaled_mm
 from turbo_gemm.pytorch.ops.gemm_fp4 import GEMM_FP4
 from turbo_gemm.pytorch.ops.gemm_fp8 import GEMM_FP8
 from turbo_testing.metrics import assert_close
@@ -31,7 +29,7 @@ def answer(place, config, role="forward", m=256, n=512, k=128, trans_a=False, tr
         b = torch.empty((n, k) if trans_b else (k, n), dtype=BF16, device=where)
         info = GEMM_FP4 if config.startswith("mxfp4") else GEMM_FP8
         call = info.calls(a, b, trans_a, trans_b, config=CONFIGS[config], **options)[role]
-        return ScaledMmBackend.why_not(call if change is None else change(call))
+        return scaled_mm.why_not(call if change is None else change(call))
 
 
 TAKEN = [
@@ -79,7 +77,7 @@ def test_refused_with_the_reason(place, config, options, reason):
 
 def test_accumulation_is_refused_where_products_come_rounded():
     def accumulated(call):
-        return call._replace(out=call.a.new_empty((512, 128), dtype=FP32), out_dtype=FP32)
+        return call._replace(out=call.a.data.new_empty((512, 128), dtype=FP32), out_dtype=FP32)
 
     assert answer("NVIDIA", "tensorwise-e4m3", role="wgrad", change=accumulated) is None
     assert "too coarse" in answer("NVIDIA", "rowwise-e4m3", role="wgrad", change=accumulated)
@@ -88,11 +86,11 @@ def test_accumulation_is_refused_where_products_come_rounded():
 
 def test_types_of_another_device_are_refused():
     def ocp(call):
-        return call._replace(a=call.a.view(torch.float8_e4m3fn), b=call.b.view(torch.float8_e4m3fn))
+        return call._replace(a=as_ocp(call.a), b=as_ocp(call.b))
 
     assert "do not take" in answer("gfx942", "tensorwise-e4m3", change=ocp)
     mixed = "both must be OCP types, or both FNUZ types"
-    assert mixed in answer("gfx942", "tensorwise-e4m3", change=lambda c: c._replace(b=c.b.view(torch.float8_e4m3fn)))
+    assert mixed in answer("gfx942", "tensorwise-e4m3", change=lambda c: c._replace(b=as_ocp(c.b)))
 
 
 def test_old_rocm(monkeypatch):
@@ -105,11 +103,16 @@ def test_old_rocm(monkeypatch):
 # --- what is executed; torch has a scaled product for CPU tensors too -----------------------------------------------
 
 
+def as_ocp(operand):
+    return operand._replace(data=operand.data.view(torch.float8_e4m3fn))
+
+
 def tensorwise(trans_a, trans_b, **options):
     a = torch.randn((32, 48) if trans_a else (48, 32)).to(torch.float8_e4m3fn)
     b = torch.randn((64, 32) if trans_b else (32, 64)).to(torch.float8_e4m3fn)
     scales = torch.tensor(0.5), torch.tensor(0.25)
-    call = QuantGemmCall(a, scales[0], b, scales[1], trans_a, trans_b, None, BF16, ScalingGranularity.TENSORWISE)
+    a, b = Operand(a, scales[0], trans_a), Operand(b, scales[1], trans_b)
+    call = GemmFp8Call(a, b, None, ScalingGranularity.TENSORWISE, 0, BF16)
     return call._replace(**options)
 
 
@@ -119,13 +122,13 @@ def test_every_layout_reaches_torch_as_row_major_times_column_major(monkeypatch,
     product = torch._scaled_mm
     monkeypatch.setattr(torch, "_scaled_mm", lambda a, b, **kwargs: seen.append((a, b)) or product(a, b, **kwargs))
     call = tensorwise(trans_a, trans_b)
-    assert_close(ScaledMmBackend.execute(call), quant_gemm_reference(call).double(), dtype=BF16)
+    assert_close(scaled_mm.run(call), gemm_fp8_reference.run(call).double(), dtype=BF16)
     a, b = seen[0]
     assert (a.shape, a.stride()) == ((48, 32), (32, 1))
     assert (b.shape, b.stride()) == ((32, 64), (1, 32))
     # what lies right is not copied
-    assert (a.untyped_storage().data_ptr() == call.a.untyped_storage().data_ptr()) is not trans_a
-    assert (b.untyped_storage().data_ptr() == call.b.untyped_storage().data_ptr()) is trans_b
+    assert (a.untyped_storage().data_ptr() == call.a.data.untyped_storage().data_ptr()) is not trans_a
+    assert (b.untyped_storage().data_ptr() == call.b.data.untyped_storage().data_ptr()) is trans_b
 
 
 def test_a_single_row_and_an_odd_offset(monkeypatch):
@@ -133,13 +136,14 @@ def test_a_single_row_and_an_odd_offset(monkeypatch):
     seen = []
     product = torch._scaled_mm
     monkeypatch.setattr(torch, "_scaled_mm", lambda a, b, **kwargs: seen.append((a, b)) or product(a, b, **kwargs))
-    call = tensorwise(True, True)._replace(a=torch.randn(32, 1).to(torch.float8_e4m3fn))
+    call = tensorwise(True, True)
+    call = call._replace(a=call.a._replace(data=torch.randn(32, 1).to(torch.float8_e4m3fn)))
     storage = torch.zeros(64 * 32 + 32, dtype=torch.uint8).view(torch.float8_e4m3fn)
     start = 3 + (-storage.data_ptr()) % 16
     view = storage[start : start + 64 * 32].view(64, 32)
-    view.copy_(call.b)
-    call = call._replace(b=view)
-    assert_close(ScaledMmBackend.execute(call), quant_gemm_reference(call).double(), dtype=BF16)
+    view.copy_(call.b.data)
+    call = call._replace(b=call.b._replace(data=view))
+    assert_close(scaled_mm.run(call), gemm_fp8_reference.run(call).double(), dtype=BF16)
     assert seen[0][0].stride() == (32, 1)
     assert seen[0][1].data_ptr() % 16 == 0
 
@@ -159,8 +163,9 @@ def test_scales_and_bias_begin_on_16_bytes(monkeypatch, granularity):
         scales = torch.rand(3)[1], torch.rand(3)[2]
     else:
         scales = torch.rand(49, 1)[1:], torch.rand(65, 1)[1:]
-    call = call._replace(granularity=granularity, a_scale_inv=scales[0], b_scale_inv=scales[1])
-    assert_close(ScaledMmBackend.execute(call), quant_gemm_reference(call).double(), dtype=BF16)
+    a, b = (x._replace(scale_inv=scale) for x, scale in zip((call.a, call.b), scales))
+    call = call._replace(granularity=granularity, a=a, b=b)
+    assert_close(scaled_mm.run(call), gemm_fp8_reference.run(call).double(), dtype=BF16)
     for tensor in seen:
         assert tensor.is_contiguous()
         assert tensor.data_ptr() % 16 == 0
@@ -169,11 +174,11 @@ def test_scales_and_bias_begin_on_16_bytes(monkeypatch, granularity):
 @pytest.mark.parametrize("out_dtype", [BF16, FP32], ids=str)
 def test_bias_and_accumulation(out_dtype):
     call = tensorwise(False, True, bias=torch.randn(64), out_dtype=out_dtype)
-    assert_close(ScaledMmBackend.execute(call), quant_gemm_reference(call).double(), dtype=out_dtype)
+    assert_close(scaled_mm.run(call), gemm_fp8_reference.run(call).double(), dtype=out_dtype)
     out = torch.randn(48, 64).to(out_dtype)
     call = tensorwise(False, True, out=out, out_dtype=out_dtype)
-    expected = out.double() + quant_gemm_reference(call._replace(out=None, out_dtype=FP32)).double()
-    assert ScaledMmBackend.execute(call) is out
+    expected = out.double() + gemm_fp8_reference.run(call._replace(out=None, out_dtype=FP32)).double()
+    assert scaled_mm.run(call) is out
     assert_close(out, expected)
 
 
@@ -184,8 +189,8 @@ def test_mx_scales_are_padded_to_whole_tiles():
     bytes_ = torch.randint(0, 255, (48, 4), dtype=torch.uint8)
     mx = ScalingGranularity.MX_BLOCKWISE
     scale = bytes_.view(torch.float8_e8m0fnu)
-    call = QuantGemmCall(a, scale, b, scale[:16], False, True, None, BF16, mx, 32)
-    padded = _scale(call, call.a_scale_inv, False, 48)
+    call = GemmFp8Call(Operand(a, scale), Operand(b, scale[:16], True), None, mx, 32, BF16)
+    padded = _scale(call, call.a)
     assert padded.shape == (128, 4)
     assert padded.is_contiguous()
     assert torch.equal(padded.view(torch.uint8)[:48], bytes_)

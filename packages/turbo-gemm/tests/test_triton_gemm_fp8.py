@@ -10,13 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from turbo_core import UnsupportedError, arch_facts, device_facts, simulated_arch  # noqa: E402
+from turbo_core import arch_facts, device_facts, simulated_arch  # noqa: E402
 from turbo_core.low_precision import ScalingGranularity  # noqa: E402
-from turbo_gemm.triton.gemm_fp8 import matmul_fp8  # noqa: E402
+from turbo_gemm.triton import gemm_fp8  # noqa: E402
 from turbo_gemm.triton.gemm_fp8_tiles import FP8_TABLE, choose_fp8_tile  # noqa: E402
-from turbo_gemm.triton.gemm_pack import plan_packing  # noqa: E402
+from turbo_gemm.triton.gemm_launch import pack_rows  # noqa: E402
 from turbo_gemm.triton.gemm_tiles import Tile  # noqa: E402
 from turbo_testing import cases  # noqa: E402
+from turbo_testing.gemm_calls import fp8_call, launch  # noqa: E402
 from turbo_testing.metrics import assert_close, assert_snr  # noqa: E402
 from turbo_testing.support_table import PLACES  # noqa: E402
 
@@ -84,12 +85,16 @@ class Problem:
         return x, scale.reshape(()) if self.granularity is TENSORWISE else scale, wide
 
     def run(self, out_dtype=torch.float32, **options):
-        return matmul_fp8(
+        return matmul(
             options.pop("a", self.a), options.pop("a_scale", self.a_scale), options.pop("b", self.b),
-            options.pop("b_scale", self.b_scale), trans_a=self.trans_a, trans_b=self.trans_b,
-            granularity=self.granularity, block_size=self.block, out_dtype=out_dtype, a_tiles=self.a_tiles,
-            b_tiles=self.b_tiles, **options,
+            options.pop("b_scale", self.b_scale), self.granularity, trans_a=self.trans_a, trans_b=self.trans_b,
+            block_size=self.block, out_dtype=out_dtype, a_tiles=self.a_tiles, b_tiles=self.b_tiles, **options,
         )  # fmt: skip
+
+
+def matmul(*operands, out=None, accumulate=False, tile=None, **options):
+    """C by the launcher, written into ``out`` or added to it."""
+    return launch(gemm_fp8, fp8_call(*operands, out=out if accumulate else None, **options), tile, out)
 
 
 def check(actual, expected, unit, dtype=None):
@@ -267,9 +272,7 @@ def test_more_than_2_31_elements(device):
     a_scale, b_scale = torch.rand(rows, 1, device=device) + 0.5, torch.rand(1, N, device=device) + 0.5
 
     def run(a, a_scale, b, b_scale, **options):
-        return matmul_fp8(
-            a, a_scale, b, b_scale, granularity=ROWWISE, block_size=0, out_dtype=torch.bfloat16, **options
-        )  # fmt: skip
+        return matmul(a, a_scale, b, b_scale, ROWWISE, out_dtype=torch.bfloat16, **options)
 
     c = run(a, a_scale, b, b_scale.t(), trans_a=False, trans_b=True)
     for part in (slice(0, 64), slice(2**31 // K - 8, 2**31 // K + 64), slice(rows - 200, rows)):
@@ -295,15 +298,17 @@ def test_packing(rows, cols, device):
         torch.randn(cols, rows, device=device).to(e4m3).t(),
         torch.randn(rows * 2, cols * 3, device=device).to(e4m3)[::2, ::3],
     ):
-        packing = plan_packing(x)
-        if packing is None:
-            assert x.stride(1) == 1 and cols % 16 == 0
+        packed, launches = pack_rows(x)
+        if not launches:
+            assert packed is x and x.stride(1) == 1 and cols % 16 == 0
             continue
-        packed = packing(x).view(torch.uint8)
+        (copy,) = launches
+        copy.run(device)
+        packed = packed.view(torch.uint8)
         assert packed.shape == (rows, -(-cols // 16) * 16)
         assert torch.equal(packed[:, :cols], x.contiguous().view(torch.uint8))
         assert not packed[:, cols:].any()
-    assert plan_packing(torch.empty(64, 128, dtype=e4m3, device=device)) is None
+    assert pack_rows(torch.empty(64, 128, dtype=e4m3, device=device))[1] == []
 
 
 @pytest.mark.skipif(GPU, reason="descriptors in the interpreter; on a GPU every case takes them where they pay")
@@ -348,26 +353,3 @@ def test_long_sums_are_promoted_on_hopper():
 def test_every_row_says_why():
     for rows in FP8_TABLE.values():
         assert all(len(tile.why) > 5 for tile in rows)
-
-
-def test_errors(device):
-    p = Problem(16, 16, 32, SCALINGS["rowwise"], device)
-    blocks = Problem(16, 16, 32, SCALINGS["block128-1d1d"], device)
-    e4m3 = p.a.dtype
-    other = torch.float8_e4m3fnuz if e4m3 == torch.float8_e4m3fn else torch.float8_e4m3fn
-    cases_ = {
-        r"a.dim\(\)=3": lambda: p.run(a=p.a[None]),
-        "a.dtype=torch.float32": lambda: p.run(a=p.a.float()),
-        "inner sizes": lambda: p.run(b=p.b[:, :16]),
-        "FNUZ|accepted": lambda: p.run(b=p.b.view(torch.uint8).view(other)),
-        r"a_scale_inv.shape=\(16,\)": lambda: p.run(a_scale=p.a_scale[:, 0]),
-        "b_scale_inv is torch.float64": lambda: p.run(b_scale=p.b_scale.double()),
-        r"\(16, 1\) is needed": lambda: blocks.run(a_scale=torch.ones(16, 2, device=device)),
-        "out_dtype=torch.float64": lambda: p.run(torch.float64),
-        "bias is": lambda: p.run(bias=torch.ones(8, device=device)),
-        "out is": lambda: p.run(out=torch.empty(16, 8, device=device)),
-        "accumulate=True": lambda: p.run(accumulate=True),
-    }
-    for message, call in cases_.items():
-        with pytest.raises(UnsupportedError, match=message):
-            call()

@@ -7,7 +7,7 @@ from turbo_core.lazy import attach
 
 if TYPE_CHECKING:
     from turbo_gemm.pytorch.modules.linear import Linear
-    from turbo_gemm.pytorch.modules.quant_linear import Float4Linear, Float8Linear
+    from turbo_gemm.pytorch.modules.linear_fp8 import Float4Linear, Float8Linear
     from turbo_gemm.pytorch.ops.gemm import gemm
     from turbo_gemm.pytorch.ops.gemm_fp4 import gemm_fp4
     from turbo_gemm.pytorch.ops.gemm_fp8 import gemm_fp8
@@ -17,8 +17,8 @@ __all__ = ["Float4Linear", "Float8Linear", "Linear", "gemm", "gemm_fp4", "gemm_f
 __getattr__, __dir__ = attach(
     __name__,
     {
-        "Float4Linear": "turbo_gemm.pytorch.modules.quant_linear",
-        "Float8Linear": "turbo_gemm.pytorch.modules.quant_linear",
+        "Float4Linear": "turbo_gemm.pytorch.modules.linear_fp8",
+        "Float8Linear": "turbo_gemm.pytorch.modules.linear_fp8",
         "Linear": "turbo_gemm.pytorch.modules.linear",
         "gemm": "turbo_gemm.pytorch.ops.gemm",
         "gemm_fp4": "turbo_gemm.pytorch.ops.gemm_fp4",

@@ -69,7 +69,7 @@ def test_rmsnorm(simulator, backend, dtype, shape):
         native = pytest.importorskip(
             "turbo_norm_act.pytorch.kernels.native", reason="turbo-norm-act has no native library here"
         )
-        if (reason := native.why_not(torch.device("cpu"))) is not None:
+        if (reason := native.library.why_not(torch.device("cpu"))) is not None:
             pytest.skip(f"TURBO: {reason}")
     turbo_core.GlobalBackendManager.set_norm_act_backend(backend)
     x = torch.randn(shape).to(dtype).requires_grad_()
@@ -97,7 +97,7 @@ def test_rmsnorm_residual(simulator, backend):
         native = pytest.importorskip(
             "turbo_norm_act.pytorch.kernels.native", reason="turbo-norm-act has no native library here"
         )
-        if (reason := native.why_not(torch.device("cpu"))) is not None:
+        if (reason := native.library.why_not(torch.device("cpu"))) is not None:
             pytest.skip(f"TURBO: {reason}")
     turbo_core.GlobalBackendManager.set_norm_act_backend(backend)
     x, residual = (torch.randn(9, 259, requires_grad=True) for _ in range(2))
@@ -175,7 +175,8 @@ def test_matmul_fp8(simulator, granularity, pair, trans):
     """The types of the architecture; K with a remainder of the block and of 16 bytes; scales differ in every block."""
     pytest.importorskip("turbo_gemm", reason="turbo-gemm is not installed")
     from turbo_core.low_precision import Format, ScalingGranularity, fp8_dtype
-    from turbo_gemm.triton.gemm_fp8 import matmul_fp8
+    from turbo_gemm.triton import gemm_fp8
+    from turbo_testing.gemm_calls import fp8_call, launch
 
     M, N, K, block = 77, 130, 200, 128
     types = [fp8_dtype(f, "cpu") for f in (Format.E4M3, Format.E5M2)]
@@ -192,11 +193,12 @@ def test_matmul_fp8(simulator, granularity, pair, trans):
         a, a_scale = a.t().contiguous(), a_scale.t().contiguous()
     if not trans[1]:
         b, b_scale = b.t().contiguous(), b_scale.t().contiguous()
-    out = torch.full((M, N), float("nan"))
-    matmul_fp8(
-        a, a_scale, b, b_scale, trans_a=trans[0], trans_b=trans[1], granularity=ScalingGranularity[granularity],
-        block_size=block if blockwise else 0, out_dtype=torch.float32, out=out, b_tiles=blockwise,
-    )  # fmt: skip
+    if granularity == "TENSORWISE":
+        a_scale, b_scale = a_scale.reshape(()), b_scale.reshape(())
+    call = fp8_call(
+        a, a_scale, b, b_scale, ScalingGranularity[granularity], *trans, block if blockwise else 0, b_tiles=blockwise
+    )
+    out = launch(gemm_fp8, call, c=torch.full((M, N), float("nan")))
     close("out", out, expected, 1e-6)
 
 
@@ -204,7 +206,8 @@ def test_matmul_fp8(simulator, granularity, pair, trans):
 def test_matmul_mx(simulator, kinds):
     """Scaled matrix instructions on gfx950, widened operands on gfx942."""
     pytest.importorskip("turbo_gemm", reason="turbo-gemm is not installed")
-    from turbo_gemm.triton.gemm_mx import matmul_mx
+    from turbo_gemm.triton import gemm_fp8
+    from turbo_testing.gemm_calls import launch, mx_call
 
     M, N, K = 70, 33, 256
     e2m1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
@@ -219,7 +222,7 @@ def test_matmul_mx(simulator, kinds):
             values = payload.double()
         tensors += [payload, scale]
         wide.append(values * torch.exp2(scale.double() - 127).repeat_interleave(32, 1))
-    out = matmul_mx(*tensors, format_a=kinds[0], format_b=kinds[1], out_dtype=torch.float32)
+    out = launch(gemm_fp8, mx_call(*tensors, kinds))
     close("out", out, wide[0] @ wide[1].T, 1e-6)
 
 

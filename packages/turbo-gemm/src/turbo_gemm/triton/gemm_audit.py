@@ -9,25 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+
+import torch
 
 from turbo_core.audit import TritonKernel
 from turbo_core.device import arch_facts
-from turbo_gemm.triton.gemm_fp8_audit import fp8_configs, mx_configs
-from turbo_gemm.triton.gemm_kernel import gemm_kernel
-from turbo_gemm.triton.gemm_tiles import TABLE, Tile, group_rows, lds_bytes
+from turbo_gemm.calls import GemmCall
+from turbo_gemm.triton import gemm
+from turbo_gemm.triton.gemm_fp8_audit import GemmRecord, fp8_configs, mx_configs, record_of
+from turbo_gemm.triton.gemm_tiles import TABLE, Tile, lds_bytes
 
-__all__ = ["GemmRecord", "audit_configs", "kernels", "tile_records"]
+__all__ = ["audit_configs", "kernels", "tile_records"]
 
 LAYOUTS = ("NN", "NT", "TN", "TT")  # T: A is stored as [K, M], B as [N, K]
-_POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32"}
-
-
-@dataclass(frozen=True)
-class GemmRecord(TritonKernel):
-    """One compilation; ``lds_estimate`` is what the table's model reckons the launch takes of LDS, at most."""
-
-    lds_estimate: int
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 @dataclass(frozen=True)
@@ -107,59 +102,24 @@ def _launched(tile: Tile, layout: str, form: _Form) -> bool:
 
 
 def _record(tile: Tile, arch: str, operand_bytes: int, pair: tuple[str, str], layout: str, form: _Form) -> GemmRecord:
+    """The launch of such a call, planned from tensors on the meta device."""
     c_dtype = form.c_dtype or pair[0]
-    a_first, b_first = layout[0] == "T", layout[1] == "T"
-    unit_stride = {
-        "stride_am": a_first,
-        "stride_ak": not a_first,
-        "stride_bk": b_first,
-        "stride_bn": not b_first,
-        "stride_cm": False,
-        "stride_cn": True,
-        "stride_bias": True,
-    }
-    constexprs: dict[str, Any] = {
-        "BLOCK_M": tile.block_m,
-        "BLOCK_N": tile.block_n,
-        "BLOCK_K": tile.block_k,
-        "GROUP_M": group_rows(tile, arch_facts(arch)),
-        "XCDS": arch_facts(arch).xcds,
-        "A_T": False,
-        "B_T": False,
-        "DESC_AB": False,
-        "DESC_C": False,
-        "UPCAST": pair[0] != pair[1],
-        "ACCUMULATE": form.accumulate,
-        "MASK_MN": form.mask_mn,
-        "MASK_K": form.mask_k,
-        "WIDE": form.wide,
-        "FLATTEN": tile.flatten,
-        "SUBTILE": tile.subtile,
-    }
-    signature: dict[str, str] = {}
-    for name in gemm_kernel.arg_names:
-        if name in constexprs:
-            signature[name] = "constexpr"
-        elif name in unit_stride:
-            signature[name] = "constexpr" if unit_stride[name] else "i32"
-        else:
-            signature[name] = "i32"
-    signature["a"], signature["b"] = _POINTERS[pair[0]], _POINTERS[pair[1]]
-    signature["c"] = _POINTERS[c_dtype]
-    signature["bias"] = _POINTERS[pair[0]] if form.bias else "constexpr"
-    if not form.bias:
-        constexprs["bias"] = None
-    constexprs.update({name: 1 for name, unit in unit_stride.items() if unit})
-    attrs: dict[tuple[int, ...], list[list[Any]]] = {}
-    if form.aligned:
-        attrs = {
-            (index,): [["tt.divisibility", 16]]
-            for index, name in enumerate(gemm_kernel.arg_names)
-            if signature[name] != "constexpr"
-            and not (form.mask_mn and name in ("M", "N"))
-            and not (form.mask_k and name == "K")
-        }
-    options = dict(num_warps=tile.num_warps, num_stages=tile.num_stages, enable_fp_fusion=True, **dict(tile.options))
+    M, N = (4090, 4093) if form.mask_mn else (4096, 4096)
+    K = 4090 if form.mask_k else 4096
+    trans_a, trans_b = layout[0] == "T", layout[1] == "T"
+    a = _matrix(M, K, pair[0], trans_a, form)
+    b = _matrix(K, N, pair[1], trans_b, form)
+    c = _matrix(M, N, c_dtype, False, form)
+    bias = _matrix(1, N, pair[0], False, form)[0] if form.bias else None
+    call = GemmCall(a, b, bias, trans_a, trans_b, c.dtype, c if form.accumulate else None)
+    _, (launch,) = gemm.plan(call, arch_facts(arch), tile, c)
     name = f"{tile.name} {pair[0]}x{pair[1]}->{c_dtype} {layout} {form.name}"
-    estimate = lds_bytes(tile, arch, operand_bytes, out_bytes=4 if c_dtype == "fp32" else 2)
-    return GemmRecord(name, arch, gemm_kernel, signature, constexprs, attrs, options, estimate)
+    return record_of(name, arch, launch, lds_bytes(tile, arch, operand_bytes, c.element_size()))
+
+
+def _matrix(rows: int, cols: int, dtype: str, transposed: bool, form: _Form) -> torch.Tensor:
+    """As it is stored, with rows apart as the form asks."""
+    rows, cols = (cols, rows) if transposed else (rows, cols)
+    stride = 2**27 if form.wide else 4112 if form.aligned else 4099
+    whole = torch.empty_strided((2**29,), (1,), dtype=_DTYPES[dtype], device="meta")
+    return whole.as_strided((rows, cols), (stride, 1), 0 if form.aligned else 1)

@@ -13,22 +13,29 @@ import torch
 
 from turbo_core.audit import TritonKernel
 from turbo_core.device import arch_facts
-from turbo_core.launch import ALWAYS, Launch
-from turbo_core.low_precision import ScalingGranularity
-from turbo_gemm.triton.gemm_fp8 import Scales, plan_fp8
+from turbo_core.launch import Launch
+from turbo_core.low_precision import MX_BLOCK_SIZE, ScalingGranularity
+from turbo_gemm.calls import GemmFp8Call, Operand
+from turbo_gemm.triton import gemm_fp8
 from turbo_gemm.triton.gemm_fp8_tiles import FP8_TABLE, fp8_lds_bytes
-from turbo_gemm.triton.gemm_mx import plan_mx
-from turbo_gemm.triton.gemm_pack import plan_packing
+from turbo_gemm.triton.gemm_launch import pack_rows
 from turbo_gemm.triton.gemm_tiles import Tile
 
-__all__ = ["Fp8Record", "fp8_configs", "mx_configs"]
+__all__ = ["GemmRecord", "fp8_configs", "mx_configs", "record_of"]
 
 
 @dataclass(frozen=True)
-class Fp8Record(TritonKernel):
+class GemmRecord(TritonKernel):
     """One compilation; ``lds_estimate`` is what the table's model reckons the launch takes of LDS, at most."""
 
     lds_estimate: int
+
+
+def record_of(name: str, arch: str, launch: Launch, lds_estimate: int) -> GemmRecord:
+    """The launch as the audit takes it."""
+    found = launch.signature()
+    types, constants, attributes = found.types, found.constants, found.attributes
+    return GemmRecord(name, arch, launch.kernel, types, constants, attributes, launch.all_options(), lds_estimate)
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ _FULL = (
 _BLOCK_SIZES = {128: (128, 256), 64: (64,), 32: (32, 100)}  # by the step along K: those that such a row is chosen for
 
 
-def fp8_configs(arch: str, *, full: bool) -> Iterator[Fp8Record]:
+def fp8_configs(arch: str, *, full: bool) -> Iterator[GemmRecord]:
     """FP8 GEMM and packing for `arch`."""
     for (target, kind), rows in FP8_TABLE.items():
         if target != arch or not kind.startswith("fp8"):
@@ -74,13 +81,12 @@ def fp8_configs(arch: str, *, full: bool) -> Iterator[Fp8Record]:
         for tile in rows:
             for form in _forms(tile, full):
                 if kind == "fp8":
-                    yield _fp8(tile, arch, form, "rowwise", Scales(ScalingGranularity.ROWWISE, 0))
+                    yield _fp8(tile, arch, form, "rowwise", 0, False, False)
                     continue
                 for size in _BLOCK_SIZES[tile.block_k] if full else _BLOCK_SIZES[tile.block_k][:1]:
                     for a_tiles, b_tiles in ((False, True), (False, False), (True, False))[: 3 if full else 2]:
                         name = f"block {size} {'2d' if a_tiles else '1d'}{'2d' if b_tiles else '1d'}"
-                        scales = Scales(ScalingGranularity.BLOCKWISE, size, a_tiles, b_tiles)
-                        yield _fp8(tile, arch, form, name, scales)
+                        yield _fp8(tile, arch, form, name, size, a_tiles, b_tiles)
     for name, shape, strides in (
         ("transposed", (4096, 4096), (1, 4096)),
         ("padded", (4096, 4095), (4095, 1)),
@@ -88,13 +94,11 @@ def fp8_configs(arch: str, *, full: bool) -> Iterator[Fp8Record]:
         ("wide", (4096, 4096), (2**24, 1)),
     ):
         x = torch.empty_strided(shape, strides, dtype=torch.uint8, device="meta")
-        packing = plan_packing(x)
-        if packing is not None:
-            packed = torch.empty(shape[0], packing.padded, dtype=torch.uint8, device="meta")
-            yield _record(f"pack {name}", arch, packing.plan.as_launch(x, packed), arch_facts(arch).lds_bytes)
+        for launch in pack_rows(x)[1]:
+            yield record_of(f"pack {name}", arch, launch, arch_facts(arch).lds_bytes)
 
 
-def mx_configs(arch: str, *, full: bool) -> Iterator[Fp8Record]:
+def mx_configs(arch: str, *, full: bool) -> Iterator[GemmRecord]:
     """MX GEMM for `arch`."""
     for (target, kind), rows in FP8_TABLE.items():
         if target == arch and kind.startswith("mx"):
@@ -119,50 +123,52 @@ def _meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def _c(form: _Form, M: int, N: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _record(
+    name: str, tile: Tile, arch: str, form: _Form, kind: str, a: Operand, b: Operand, granularity: ScalingGranularity,
+    block_size: int,
+) -> GemmRecord:  # fmt: skip
+    """The product's launch, which comes after those that pack its operands."""
+    M, N = a.data.shape[0], b.data.shape[0]
     stride = form.c_stride or -(-N // 16) * 16
-    out = torch.empty_strided((M, N), (stride, 1), dtype=form.out_dtype, device="meta")
-    return out, _meta(N) if form.bias else None
+    c = torch.empty_strided((M, N), (stride, 1), dtype=form.out_dtype, device="meta")
+    bias = _meta(N) if form.bias else None
+    call = GemmFp8Call(a, b, bias, granularity, block_size, form.out_dtype, c if form.accumulate else None)
+    launch = gemm_fp8.plan(call, arch_facts(arch), tile, c)[1][-1]
+    estimate = fp8_lds_bytes(tile, arch, kind, form.out_dtype.itemsize)
+    return record_of(f"{kind} {tile.name} {name} {form.name}", arch, launch, estimate)
 
 
-def _fp8(tile: Tile, arch: str, form: _Form, name: str, scales: Scales) -> Fp8Record:
-    facts = arch_facts(arch)
+def _fp8(tile: Tile, arch: str, form: _Form, name: str, block: int, a_tiles: bool, b_tiles: bool) -> GemmRecord:
+    """block: size of the blocks of BLOCKWISE, 0: ROWWISE."""
     M, N, K = _sizes(form)
-    fnuz = "fnuz" if facts.fp8_fnuz else ""
+    fnuz = "fnuz" if arch_facts(arch).fp8_fnuz else ""
     e4m3: torch.dtype = getattr(torch, f"float8_e4m3{fnuz or 'fn'}")
     types = (e4m3, getattr(torch, f"float8_e5m2{fnuz}"))
-    a, b = _meta(M, K, dtype=types[form.types[0]]), _meta(N, K, dtype=types[form.types[1]])
-    blocks = -(-K // scales.block_size) if scales.block_size else 1
-    a_scale = _meta(-(-M // scales.block_size) if scales.a_tiles else M, blocks)
-    b_scale = _meta(-(-N // scales.block_size) if scales.b_tiles else N, blocks)
-    out, bias = _c(form, M, N)
-    plan = plan_fp8(
-        a, a_scale, b, b_scale, False, True, scales, form.out_dtype, bias, out, form.accumulate, tile, facts
+    a, b = (
+        Operand(
+            _meta(rows, K, dtype=types[form.types[i]]),
+            _meta(-(-rows // block) if tiles else rows, -(-K // block) if block else 1),
+            i == 1,
+            tiles,
+        )
+        for i, (rows, tiles) in enumerate(((M, a_tiles), (N, b_tiles)))
     )
-    launch = plan.product.as_launch(a, b, out, bias, a_scale, b_scale)
-    estimate = fp8_lds_bytes(tile, arch, "fp8", form.out_dtype.itemsize)
-    return _record(f"fp8 {tile.name} {name} {form.name}", arch, launch, estimate)
+    granularity = ScalingGranularity.BLOCKWISE if block else ScalingGranularity.ROWWISE
+    return _record(name, tile, arch, form, "fp8", a, b, granularity, block)
 
 
-def _mx(tile: Tile, arch: str, form: _Form, kind: str) -> Fp8Record:
+def _mx(tile: Tile, arch: str, form: _Form, kind: str) -> GemmRecord:
     M, N, K = _sizes(form)
     K = K // 128 * 128
-    format_a, format_b = ("e2m1", "e2m1") if kind == "mxfp4" else (("e4m3", "e5m2")[i] for i in form.types)
-    width = K // 2 if kind == "mxfp4" else K
-    a, b = _meta(M, width, dtype=torch.uint8), _meta(N, width, dtype=torch.uint8)
-    a_scale, b_scale = _meta(M, K // 32, dtype=torch.uint8), _meta(N, K // 32, dtype=torch.uint8)
-    out, bias = _c(form, M, N)
-    plan = plan_mx(
-        a, a_scale, b, b_scale, format_a, format_b, form.out_dtype, bias, out, form.accumulate, tile, arch_facts(arch)
+    kinds = ("e2m1", "e2m1") if kind == "mxfp4" else tuple(("e4m3", "e5m2")[i] for i in form.types)
+    types = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "e2m1": torch.uint8}
+    a, b = (
+        Operand(
+            _meta(rows, K // 2 if kind == "mxfp4" else K, dtype=types[kinds[i]]),
+            _meta(rows, K // 32, dtype=torch.uint8),
+            i == 1,
+        )
+        for i, rows in enumerate((M, N))
     )
-    launch = plan.product.as_launch(a, b, out, bias, a_scale, b_scale)
-    estimate = fp8_lds_bytes(tile, arch, kind, form.out_dtype.itemsize)
-    return _record(f"{kind} {tile.name} {format_a}x{format_b} {form.name}", arch, launch, estimate)
-
-
-def _record(name: str, arch: str, launch: Launch, lds_estimate: int) -> Fp8Record:
-    found = launch.signature()
-    return Fp8Record(
-        name, arch, launch.kernel, dict(found.types), dict(found.constants), dict(found.attributes),
-        {**launch.options, **ALWAYS}, lds_estimate,
-    )  # fmt: skip
+    name = "x".join(kinds)
+    return _record(name, tile, arch, form, kind, a, b, ScalingGranularity.MX_BLOCKWISE, MX_BLOCK_SIZE)

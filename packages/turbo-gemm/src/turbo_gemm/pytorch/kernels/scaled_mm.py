@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 
-from turbo_core import KernelBackend, device_facts
+from turbo_core import device_facts
 from turbo_core.low_precision import ScalingGranularity, check_fp8_support
+from turbo_gemm.calls import GemmFp8Call, Operand, mx_format
 from turbo_gemm.pytorch.kernels.blas_settings import why_not_blas_sizes
-from turbo_gemm.pytorch.kernels.quant_gemm_call import QuantGemmCall, mx_format
 
-__all__ = ["ScaledMmBackend"]
+__all__ = ["run", "why_not"]
 
 _ALIGNMENT = 16
 _SCALE_ROWS = 128  # torch wants MX scales of so many rows, or a multiple
@@ -39,45 +39,43 @@ def _hip_version() -> tuple[int, ...] | None:
     return None if torch.version.hip is None else tuple(map(int, re.findall(r"\d+", torch.version.hip)[:2]))
 
 
-class ScaledMmBackend(KernelBackend):
-    """torch's scaled matrix product."""
+def why_not(call: GemmFp8Call) -> str | None:
+    """Why torch's scaled product cannot take the call; None when it can."""
+    a, b = call.a.data, call.b.data
+    if a.device.type != "cuda":
+        return f"a is on {a.device.type}; torch's scaled GPU product needs tensors on a GPU"
+    supported, reason = check_fp8_support(a.device)
+    if not supported:
+        return reason
+    if call.granularity is ScalingGranularity.BLOCKWISE:
+        return "torch's scaled product takes TENSORWISE, ROWWISE and MX_BLOCKWISE scales; these are BLOCKWISE"
+    m, n, k = call.sizes()
+    if k % _ALIGNMENT or n % _ALIGNMENT:
+        return f"K={k} and N={n} must be multiples of {_ALIGNMENT}"
+    if call.is_mx():
+        return _why_not_mx(call, m) or why_not_blas_sizes(a=a, b=b)
+    return _why_not_types(call) or _why_not_scales(call) or why_not_blas_sizes(a=a, b=b)
 
-    @classmethod
-    def why_not(cls, call: QuantGemmCall) -> str | None:
-        if call.a.device.type != "cuda":
-            return f"a is on {call.a.device.type}; torch's scaled GPU product needs tensors on a GPU"
-        supported, reason = check_fp8_support(call.a.device)
-        if not supported:
-            return reason
-        if call.granularity is ScalingGranularity.BLOCKWISE:
-            return "torch's scaled product takes TENSORWISE, ROWWISE and MX_BLOCKWISE scales; these are BLOCKWISE"
-        m, n, k = call.sizes()
-        if k % _ALIGNMENT or n % _ALIGNMENT:
-            return f"K={k} and N={n} must be multiples of {_ALIGNMENT}"
-        if call.is_mx():
-            return _why_not_mx(call, m) or why_not_blas_sizes(a=call.a, b=call.b)
-        return _why_not_types(call) or _why_not_scales(call) or why_not_blas_sizes(a=call.a, b=call.b)
 
-    @classmethod
-    def execute(cls, call: QuantGemmCall) -> torch.Tensor:
-        a_MK = call.a.t() if call.trans_a else call.a
-        b_KN = call.b.t() if call.trans_b else call.b
-        out_dtype = call.out_dtype if call.out is None else torch.float32
-        separate = call.bias is not None and out_dtype is torch.float32
-        bias = None if call.bias is None or separate else _aligned(call.bias.to(out_dtype).contiguous())
-        scaled_mm: Any = torch._scaled_mm
-        result: torch.Tensor = scaled_mm(
-            _row_major(a_MK),
-            _row_major(b_KN.t()).t(),
-            scale_a=_scale(call, call.a_scale_inv, call.trans_a, call.a.shape[0]),
-            scale_b=_scale(call, call.b_scale_inv, call.trans_b, call.b.shape[0]),
-            bias=bias,
-            out_dtype=out_dtype,
-            use_fast_accum=False,  # float32 sums to the end
-        )
-        if call.bias is not None and separate:
-            result += call.bias
-        return result if call.out is None else call.out.add_(result)
+def run(call: GemmFp8Call) -> torch.Tensor:
+    """Compute the call."""
+    a_MK, b_NK = call.rows()
+    out_dtype = call.out_dtype if call.out is None else torch.float32
+    separate = call.bias is not None and out_dtype is torch.float32
+    bias = None if call.bias is None or separate else _aligned(call.bias.to(out_dtype).contiguous())
+    scaled_mm: Any = torch._scaled_mm
+    result: torch.Tensor = scaled_mm(
+        _row_major(a_MK.data),
+        _row_major(b_NK.data).t(),
+        scale_a=_scale(call, a_MK),
+        scale_b=_scale(call, b_NK) if call.granularity is not ScalingGranularity.ROWWISE else _scale(call, b_NK).t(),
+        bias=bias,
+        out_dtype=out_dtype,
+        use_fast_accum=False,  # float32 sums to the end
+    )
+    if call.bias is not None and separate:
+        result += call.bias
+    return result if call.out is None else call.out.add_(result)
 
 
 def _aligned(x: torch.Tensor) -> torch.Tensor:
@@ -94,34 +92,34 @@ def _row_major(x: torch.Tensor) -> torch.Tensor:
     return x.as_strided(x.shape, (x.shape[1], 1))
 
 
-def _scale(call: QuantGemmCall, scale_inv: torch.Tensor, transposed: bool, rows: int) -> torch.Tensor:
-    if call.granularity is ScalingGranularity.TENSORWISE:
-        return _aligned(scale_inv)
+def _scale(call: GemmFp8Call, operand: Operand) -> torch.Tensor:
+    """The scales of an operand whose K is last."""
+    scale_inv, rows = operand.scale_inv, operand.data.shape[0]
     if call.is_mx():
         padded = torch.nn.functional.pad(scale_inv.view(torch.uint8), (0, 0, 0, -rows % _SCALE_ROWS))
         return padded.contiguous().view(torch.float8_e8m0fnu)
-    return _aligned((scale_inv.t() if transposed else scale_inv).contiguous())
+    return _aligned(scale_inv.contiguous())
 
 
-def _why_not_types(call: QuantGemmCall) -> str | None:
+def _why_not_types(call: GemmFp8Call) -> str | None:
     hip = _hip_version()
-    amd = device_facts(call.a.device).vendor == "amd"
-    fnuz = call.a.dtype in _FNUZ
-    if fnuz is not (call.b.dtype in _FNUZ):
-        return f"a is {call.a.dtype} and b is {call.b.dtype}; both must be OCP types, or both FNUZ types"
-    if fnuz is not device_facts(call.a.device).fp8_fnuz:
-        return f"a is {call.a.dtype}, which this device's matrix units do not take"
+    amd = device_facts(call.a.data.device).vendor == "amd"
+    fnuz = call.a.data.dtype in _FNUZ
+    if fnuz is not (call.b.data.dtype in _FNUZ):
+        return f"a is {call.a.data.dtype} and b is {call.b.data.dtype}; both must be OCP types, or both FNUZ types"
+    if fnuz is not device_facts(call.a.data.device).fp8_fnuz:
+        return f"a is {call.a.data.dtype}, which this device's matrix units do not take"
     if amd and not fnuz and hip is not None and hip < (6, 5):
         return f"the OCP types need ROCm 6.5, this is {torch.version.hip}"
-    if not amd and call.a.dtype in _E5M2 and call.b.dtype in _E5M2:
+    if not amd and call.a.data.dtype in _E5M2 and call.b.data.dtype in _E5M2:
         return "both operands are e5m2; cuBLASLt has no such product"
     return None
 
 
-def _why_not_scales(call: QuantGemmCall) -> str | None:
+def _why_not_scales(call: GemmFp8Call) -> str | None:
     accumulated = call.out is not None
     if call.granularity is ScalingGranularity.ROWWISE:
-        if call.b.dtype in _E5M2:
+        if call.b.data.dtype in _E5M2:
             return "the second operand is e5m2; with ROWWISE scales it must be e4m3"
         if accumulated:
             return "ROWWISE products come in bfloat16 only, too coarse to be added to a running sum"
@@ -132,19 +130,19 @@ def _why_not_scales(call: QuantGemmCall) -> str | None:
     return None
 
 
-def _why_not_mx(call: QuantGemmCall, m: int) -> str | None:
+def _why_not_mx(call: GemmFp8Call, m: int) -> str | None:
     hip = _hip_version()
-    facts = device_facts(call.a.device)
+    facts = device_facts(call.a.data.device)
     if facts.arch != "gfx950":
         return f"this is {facts.arch}; torch's MX product is used on gfx950 only"
     if hip is not None and hip < (7, 0):
         return f"MX products need ROCm 7.0, this is {torch.version.hip}"
-    if not hasattr(torch, "float8_e8m0fnu") or call.a_scale_inv.dtype is not torch.float8_e8m0fnu:
+    if not hasattr(torch, "float8_e8m0fnu") or call.a.scale_inv.dtype is not torch.float8_e8m0fnu:
         return f"torch {torch.__version__} has no E8M0 type for the scales"
-    fp4 = mx_format(call.a) == "e2m1"
-    if fp4 is not (mx_format(call.b) == "e2m1"):
-        return f"a is {mx_format(call.a)} and b is {mx_format(call.b)}; both or neither must be e2m1"
-    if fp4 and str(call.a.dtype) != "torch.float4_e2m1fn_x2":
+    fp4 = mx_format(call.a.data) == "e2m1"
+    if fp4 is not (mx_format(call.b.data) == "e2m1"):
+        return f"a is {mx_format(call.a.data)} and b is {mx_format(call.b.data)}; both or neither must be e2m1"
+    if fp4 and str(call.a.data.dtype) != "torch.float4_e2m1fn_x2":
         return f"torch {torch.__version__} has no FP4 type"
     if call.preshuffled:
         return "scales and payload are preshuffled for AITER; the plain order is needed"

@@ -14,9 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from turbo_core import OpInfo
 from turbo_core.autocast import autocast_dtype
 from turbo_core.sharding import shardable
-from turbo_gemm.pytorch.kernels.gemm_impl import GemmCall, GemmDispatcher
+from turbo_gemm.calls import GemmCall
+from turbo_gemm.pytorch.kernels.gemm_impl import GemmDispatcher
 from turbo_gemm.pytorch.ops.gemm_checks import check_gemm, check_main_grad
-from turbo_gemm.pytorch.ops.gemm_gradients import dgrad_operands, wgrad_operands
+from turbo_gemm.pytorch.ops.gemm_gradients import dgrad_call, wgrad_call
 from turbo_gemm.pytorch.ops.gemm_library import gemm_op
 from turbo_gemm.pytorch.ops.main_grad import gemm_into_main_grad, into_main_grad
 from turbo_gemm.pytorch.ops.sharding import gemm_rules
@@ -63,6 +64,7 @@ def gemm(
     Bit-equal from run to run on one backend and device. ``turbo_core.explain("gemm", ...)`` tells which backend runs.
     """
     check_gemm(a, b, trans_a, trans_b, out_dtype, bias)
+    trans_a, trans_b = bool(trans_a), bool(trans_b)
     if fuse_bgrad_accum_pattern is not None:
         check_main_grad(b, fuse_bgrad_accum_pattern)
     dtype = autocast_dtype(a.device)
@@ -71,7 +73,7 @@ def gemm(
     if out_dtype is None:
         out_dtype = torch.promote_types(a.dtype, dtype_b)
     if not into_main_grad("gemm", b, fuse_bgrad_accum_pattern):
-        c: torch.Tensor = gemm_op(a, b.to(dtype_b), bias, trans_a, trans_b, out_dtype, "forward")
+        c: torch.Tensor = gemm_op(GemmCall(a, b.to(dtype_b), bias, trans_a, trans_b, out_dtype))
         return c
     c = gemm_into_main_grad(a, b.detach().to(dtype_b), b, bias, trans_a, trans_b, out_dtype)
     # said here, not in the backward, which a compiler traces as a function without side effects on attributes
@@ -107,8 +109,8 @@ def _calls(
     forward = GemmCall(a, b, bias, trans_a, trans_b, out_dtype or dtype)
     m, n, _ = forward.sizes()
     grad_out = a.new_empty((1, 1), dtype=dtype).expand(m, n)  # only its metadata are read
-    dgrad = GemmCall(*dgrad_operands(grad_out, b, trans_a, trans_b), a.dtype, None, "dgrad")
-    wgrad = GemmCall(*wgrad_operands(grad_out, a, trans_a, trans_b), wgrad_dtype, main_grad, "wgrad")
+    dgrad = dgrad_call(grad_out, b, trans_a, trans_b, a.dtype)
+    wgrad = wgrad_call(grad_out, a, trans_a, trans_b, wgrad_dtype, main_grad)
     return {"forward": forward, "dgrad": dgrad, "wgrad": wgrad}
 
 

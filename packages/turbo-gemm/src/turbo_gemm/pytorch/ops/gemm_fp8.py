@@ -8,9 +8,10 @@ import torch
 from turbo_core import OpInfo, UnsupportedError
 from turbo_core.low_precision import Float8QuantConfig
 from turbo_core.sharding import shardable
-from turbo_gemm.pytorch.kernels.quant_gemm_impl import GemmFp8Dispatcher, QuantGemmCall
-from turbo_gemm.pytorch.ops.quant_gemm import quant_gemm, quant_gemm_calls, quant_gemm_of_pieces
-from turbo_gemm.pytorch.ops.sharding import quant_gemm_rules
+from turbo_gemm.calls import GemmFp8Call
+from turbo_gemm.pytorch.kernels.gemm_fp8_impl import GemmFp8Dispatcher
+from turbo_gemm.pytorch.ops.gemm_fp8_product import quantised_calls, quantised_gemm, quantised_gemm_of_shards
+from turbo_gemm.pytorch.ops.sharding import gemm_fp8_rules
 
 __all__ = ["GEMM_FP8", "gemm_fp8"]
 
@@ -25,7 +26,7 @@ def _config(config: Float8QuantConfig | None) -> Float8QuantConfig:
     return config
 
 
-@shardable(quant_gemm_rules, quant_gemm_of_pieces(_OP))
+@shardable(gemm_fp8_rules, quantised_gemm_of_shards(_OP))
 def gemm_fp8(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -40,7 +41,7 @@ def gemm_fp8(
     """C = op(a) op(b) + bias on FP8 matrix units, differentiable in a, b and bias.
 
     a and b are quantised by ``config``, each along the contraction; so is the gradient of C, once for each of the two
-    gradients. Every copy is made from the original, in one reading of it. Sums are in float32 and rounded once. All
+    gradients. Every payload is made from the original, in one reading of it. Sums are in float32 and rounded once. All
     strides, sizes and layouts are accepted; padding that a format needs is added here.
 
     Args:
@@ -65,7 +66,7 @@ def gemm_fp8(
     Bit-equal from run to run on one backend and device. ``turbo_core.explain("gemm_fp8", ...)`` tells which one runs.
     """
     config = _config(config)
-    return quant_gemm(_OP, a, b, trans_a, trans_b, out_dtype, config, fuse_bgrad_accum_pattern, bias)
+    return quantised_gemm(_OP, a, b, trans_a, trans_b, out_dtype, config, fuse_bgrad_accum_pattern, bias)
 
 
 # --- for turbo_core.explain and the doctor --------------------------------------------------------------------------
@@ -81,13 +82,13 @@ def _calls(
     fuse_bgrad_accum_pattern: str | None = None,
     *,
     bias: torch.Tensor | None = None,
-) -> dict[str, QuantGemmCall]:
+) -> dict[str, GemmFp8Call]:
     """The three GEMMs that `gemm_fp8` with these arguments and its backward come to."""
     config = _config(config)
-    return quant_gemm_calls(_OP, a, b, trans_a, trans_b, out_dtype, config, fuse_bgrad_accum_pattern, bias)
+    return quantised_calls(_OP, a, b, trans_a, trans_b, out_dtype, config, fuse_bgrad_accum_pattern, bias)
 
 
-def _example(device: torch.device) -> dict[str, QuantGemmCall]:
+def _example(device: torch.device) -> dict[str, GemmFp8Call]:
     x = torch.empty((1, 1), dtype=torch.bfloat16, device=device)
     return _calls(x.expand(4096, 4096), x.expand(4096, 4096), trans_b=True)
 

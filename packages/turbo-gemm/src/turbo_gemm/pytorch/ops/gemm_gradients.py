@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["bias_gradient", "dgrad_operands", "gradient_operand", "wgrad_operands"]
+from turbo_gemm.calls import GemmCall
 
-# a, b, bias (none in a gradient), trans_a, trans_b
-_Operands = tuple[torch.Tensor, torch.Tensor, None, bool, bool]
+__all__ = ["bias_gradient", "dgrad_call", "gradient_operand", "wgrad_call"]
 
 
 def gradient_operand(grad_out: torch.Tensor, dtype_a: torch.dtype, dtype_b: torch.dtype) -> torch.Tensor:
@@ -22,14 +21,25 @@ def gradient_operand(grad_out: torch.Tensor, dtype_a: torch.dtype, dtype_b: torc
     return grad_out.to(torch.promote_types(dtype_a, dtype_b))
 
 
-def dgrad_operands(grad_out: torch.Tensor, b: torch.Tensor, trans_a: bool, trans_b: bool) -> _Operands:
-    """Operands of dA: dC op(b)^T [M,K], or its transpose op(b) dC^T [K,M] when a is stored transposed."""
-    return (b, grad_out, None, trans_b, True) if trans_a else (grad_out, b, None, False, not trans_b)
+def dgrad_call(grad_out: torch.Tensor, b: torch.Tensor, trans_a: bool, trans_b: bool, dtype: torch.dtype) -> GemmCall:
+    """dA: dC op(b)^T [M,K], or its transpose op(b) dC^T [K,M] when a is stored transposed."""
+    if trans_a:
+        return GemmCall(b, grad_out, None, trans_b, True, dtype, None, "dgrad")
+    return GemmCall(grad_out, b, None, False, not trans_b, dtype, None, "dgrad")
 
 
-def wgrad_operands(grad_out: torch.Tensor, a: torch.Tensor, trans_a: bool, trans_b: bool) -> _Operands:
-    """Operands of dB: op(a)^T dC [K,N], or its transpose dC^T op(a) [N,K] when b is stored transposed."""
-    return (grad_out, a, None, True, trans_a) if trans_b else (a, grad_out, None, not trans_a, False)
+def wgrad_call(
+    grad_out: torch.Tensor,
+    a: torch.Tensor,
+    trans_a: bool,
+    trans_b: bool,
+    dtype: torch.dtype,
+    out: torch.Tensor | None = None,
+) -> GemmCall:
+    """dB: op(a)^T dC [K,N], or its transpose dC^T op(a) [N,K] when b is stored transposed; added to ``out``."""
+    if trans_b:
+        return GemmCall(grad_out, a, None, True, trans_a, dtype, out, "wgrad")
+    return GemmCall(a, grad_out, None, not trans_a, False, dtype, out, "wgrad")
 
 
 def bias_gradient(grad_out: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from turbo_core.sharding import shardable
-from turbo_gemm.pytorch.ops.quant_gemm import quant_gemm
-from turbo_gemm.pytorch.ops.sharding import linear_rules, quant_linear_rules
+from turbo_gemm.pytorch.ops.gemm_fp8_product import quantised_gemm
+from turbo_gemm.pytorch.ops.sharding import linear_fp8_rules, linear_rules
 
-__all__ = ["linear", "quant_linear"]
+__all__ = ["linear", "linear_fp8"]
 
 
 def _of_rows(x: torch.Tensor, product: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -34,7 +34,7 @@ def linear(
     return _of_rows(x, lambda rows: product(rows, weight, trans_b=True, bias=bias, **options))
 
 
-def _quant_linear_of_pieces(
+def _linear_fp8_of_shards(
     product: Callable[..., torch.Tensor],
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -44,11 +44,11 @@ def _quant_linear_of_pieces(
 ) -> torch.Tensor:
     groups = (divided.get("x", ()), divided.get("weight", ()), divided["output"])
     op, config = product.__name__, options["config"]
-    return _of_rows(x, lambda rows: quant_gemm(op, rows, weight, False, True, None, config, None, bias, groups))
+    return _of_rows(x, lambda rows: quantised_gemm(op, rows, weight, False, True, None, config, None, bias, groups))
 
 
-@shardable(quant_linear_rules, _quant_linear_of_pieces, name="Float8Linear, Float4Linear")
-def quant_linear(
+@shardable(linear_fp8_rules, _linear_fp8_of_shards, name="Float8Linear, Float4Linear")
+def linear_fp8(
     product: Callable[..., torch.Tensor],
     x: torch.Tensor,
     weight: torch.Tensor,

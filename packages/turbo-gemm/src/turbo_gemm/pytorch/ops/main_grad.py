@@ -14,7 +14,8 @@ import torch
 
 from turbo_core import UnsupportedError
 from turbo_core.library import under_transforms
-from turbo_gemm.pytorch.ops.gemm_gradients import bias_gradient, dgrad_operands, gradient_operand, wgrad_operands
+from turbo_gemm.calls import GemmCall
+from turbo_gemm.pytorch.ops.gemm_gradients import bias_gradient, dgrad_call, gradient_operand, wgrad_call
 from turbo_gemm.pytorch.ops.gemm_library import gemm_accumulate, gemm_op
 
 __all__ = ["Owner", "gemm_into_main_grad", "into_main_grad", "weight_takes_part"]
@@ -71,7 +72,8 @@ class _GemmIntoMainGrad(torch.autograd.Function):
         ctx.save_for_backward(a, b if ctx.needs_input_grad[0] else None)
         ctx.weight, ctx.trans_a, ctx.trans_b = owner.weight, trans_a, trans_b
         ctx.dtypes = a.dtype, b.dtype, None if bias is None else bias.dtype
-        return gemm_op(a, b, bias, trans_a, trans_b, out_dtype, role)
+        c: torch.Tensor = gemm_op(GemmCall(a, b, bias, trans_a, trans_b, out_dtype, None, role))
+        return c
 
     @staticmethod
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
@@ -86,11 +88,11 @@ class _GemmIntoMainGrad(torch.autograd.Function):
                 grad_a = gemm_into_main_grad(operand, b, weight, None, False, not trans_b, dtype_a, "dgrad")
                 grad_a = grad_a.t() if trans_a else grad_a
             else:
-                grad_a = gemm_op(*dgrad_operands(operand, b, trans_a, trans_b), dtype_a, "dgrad")
+                grad_a = gemm_op(dgrad_call(operand, b, trans_a, trans_b, dtype_a))
         if weight_takes_part(ctx, 2):
-            x, y, _, trans_x, trans_y = wgrad_operands(operand.detach(), a.detach(), trans_a, trans_b)
+            out = weight.main_grad
             with torch.no_grad():
-                gemm_accumulate(weight.main_grad, x, y, trans_x, trans_y)
+                gemm_accumulate(wgrad_call(operand.detach(), a.detach(), trans_a, trans_b, out.dtype, out))
             # hooks on the parameter run only if it gets a gradient; zeros, so that who adds it up adds nothing
             grad_view = torch.zeros_like(weight)
         if ctx.needs_input_grad[3]:

@@ -9,10 +9,9 @@ import torch
 
 from turbo_core import UnsupportedError
 from turbo_core.low_precision import BLOCK_SIZE, MX_BLOCK_SIZE, MX_PADDING, ScalingGranularity, is_fp8_dtype
-from turbo_gemm.pytorch.kernels.quant_gemm_call import mx_format
+from turbo_gemm.calls import GemmFp8Call, Operand, mx_format
 from turbo_gemm.pytorch.ops.gemm_checks import DTYPES
-from turbo_gemm.pytorch.ops.quant_library import product
-from turbo_gemm.pytorch.ops.quant_operands import Copy, Operands, Scheme
+from turbo_gemm.pytorch.ops.gemm_fp8_autograd import multiply
 from turbo_quant.developer import fp4_dtype, scale_dtype
 
 __all__ = ["multiply_payloads"]
@@ -47,9 +46,10 @@ def _operand(
     scale: Any,
     granularity: ScalingGranularity,
     along: int,
+    trans: bool,
     block: int,
     preshuffled: bool,
-) -> Copy:
+) -> Operand:
     """Payload and scales as the GEMM reads them; ``along`` is the dimension that is summed over."""
     rows, columns = payload.shape
     dtypes: tuple[torch.dtype, ...] = (torch.float32,)
@@ -58,8 +58,8 @@ def _operand(
     elif granularity is ScalingGranularity.ROWWISE:
         shapes = [[1 if dim == along else size for dim, size in enumerate(payload.shape)]]
     elif granularity is ScalingGranularity.BLOCKWISE:
-        pieces = [_blocks(size, block) if dim == along else size for dim, size in enumerate(payload.shape)]
-        shapes = [pieces, [_blocks(size, block) for size in payload.shape]]
+        of_rows = [_blocks(size, block) if dim == along else size for dim, size in enumerate(payload.shape)]
+        shapes = [of_rows, [_blocks(size, block) for size in payload.shape]]
     else:
         values = columns * (2 if mx_format(payload) == "e2m1" else 1)
         if values % MX_PADDING:
@@ -79,7 +79,7 @@ def _operand(
     elif granularity is ScalingGranularity.MX_BLOCKWISE:
         scale = scale.view(scale_dtype())
     tiles = granularity is ScalingGranularity.BLOCKWISE and list(scale.shape) != shapes[0]
-    return Copy(payload.detach(), scale.detach(), tiles)
+    return Operand(payload.detach(), scale.detach(), trans, tiles)
 
 
 def multiply_payloads(
@@ -139,20 +139,9 @@ def multiply_payloads(
             f"{_OP}: K is {a.shape[along_a]} by a (shape {list(a.shape)}, trans_a={trans_a}) and {b.shape[along_b]} by "
             f"b (shape {list(b.shape)}, trans_b={trans_b}); they must be equal"
         )
-    x = _operand("a", a, a_scale_inv, granularity, along_a, block_size, preshuffled)
-    y = _operand("b", b, b_scale_inv, granularity, along_b, block_size, preshuffled)
+    trans_a, trans_b = bool(trans_a), bool(trans_b)
+    x = _operand("a", a, a_scale_inv, granularity, along_a, trans_a, block_size, preshuffled)
+    y = _operand("b", b, b_scale_inv, granularity, along_b, trans_b, block_size, preshuffled)
     blocks = {ScalingGranularity.BLOCKWISE: block_size, ScalingGranularity.MX_BLOCKWISE: MX_BLOCK_SIZE}
-    format = mx_format(a) if mx else ""
-    scheme = Scheme(
-        bool(trans_a),
-        bool(trans_b),
-        granularity,
-        blocks.get(granularity, 0),
-        a.dtype,
-        a.dtype,
-        format,
-        format,
-        fp4,
-        preshuffle=preshuffled,
-    )
-    return product(Operands(x, y, scheme.trans_a, scheme.trans_b), scheme, None, out_dtype, "forward")
+    call = GemmFp8Call(x, y, None, granularity, blocks.get(granularity, 0), out_dtype, preshuffled=preshuffled)
+    return multiply(call, fp4)

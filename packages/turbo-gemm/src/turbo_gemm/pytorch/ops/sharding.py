@@ -4,8 +4,8 @@
 Along the contraction each rank has a term of C, to which it adds its share of the bias. `Linear` and its kin keep their
 leading dimensions, each of which may be divided: sequence parallel activations are not gathered for their shape.
 
-Pieces of quantised products are quantised where they are. A TENSORWISE scale is that of the whole matrix. Other scales
-are those of the pieces: the same numbers where blocks are not cut, finer ones where they are.
+Shards of quantised products are quantised where they are. A TENSORWISE scale is that of the whole matrix. Other scales
+are those of the shards: the same numbers where blocks are not cut, finer ones where they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from turbo_core import UnsupportedError
 from turbo_core.sharding import SUM, WHOLE, Rule, Shapes, Split, full_pieces
 
-__all__ = ["gemm_rules", "linear_rules", "quant_gemm_rules", "quant_linear_rules"]
+__all__ = ["gemm_rules", "linear_rules", "gemm_fp8_rules", "linear_fp8_rules"]
 
 
 def _refuse_main_grad(pattern: str | None) -> None:
@@ -57,11 +57,11 @@ def linear_rules(shapes: Shapes, arguments: Mapping[str, Any], parts: int) -> li
     ]
 
 
-def quant_gemm_rules(shapes: Shapes, arguments: Mapping[str, Any], parts: int) -> list[Rule]:
+def gemm_fp8_rules(shapes: Shapes, arguments: Mapping[str, Any], parts: int) -> list[Rule]:
     """The rules of gemm_fp8 and gemm_fp4."""
     return full_pieces(gemm_rules(shapes, arguments, parts), shapes, parts)
 
 
-def quant_linear_rules(shapes: Shapes, arguments: Mapping[str, Any], parts: int) -> list[Rule]:
+def linear_fp8_rules(shapes: Shapes, arguments: Mapping[str, Any], parts: int) -> list[Rule]:
     """The rules of their layers."""
     return full_pieces(linear_rules(shapes, arguments, parts), shapes, parts)

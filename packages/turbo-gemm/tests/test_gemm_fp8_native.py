@@ -12,7 +12,7 @@ pytest.importorskip("turbo_gemm.pytorch._C", reason="turbo-gemm is not built (pi
 import turbo_gemm
 import turbo_quant
 from turbo_core import GlobalBackendManager, trace_dispatch
-from turbo_gemm.pytorch.ops.quant_operands import SIGN_MASK
+from turbo_gemm.pytorch.ops.gemm_fp8_quantize import SIGN_MASK
 from turbo_testing.metrics import assert_close
 from turbo_testing.native_device import native_device
 from turbo_testing.quantised import FP4_CONFIGS, FP8_CONFIGS, product

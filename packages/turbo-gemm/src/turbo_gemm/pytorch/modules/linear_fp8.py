@@ -13,7 +13,7 @@ from turbo_core.low_precision import Float4QuantConfig, Float8QuantConfig
 from turbo_gemm.pytorch.modules.conversion import TurboLinear, converted
 from turbo_gemm.pytorch.ops.gemm_fp4 import gemm_fp4
 from turbo_gemm.pytorch.ops.gemm_fp8 import gemm_fp8
-from turbo_gemm.pytorch.ops.linear import quant_linear
+from turbo_gemm.pytorch.ops.linear import linear_fp8
 
 __all__ = ["Float4Linear", "Float8Linear"]
 
@@ -81,7 +81,7 @@ class _QuantLinear(TurboLinear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._check(x)
-        return quant_linear(self._product, x, self.weight, self.bias, self._options(config=self.config))
+        return linear_fp8(self._product, x, self.weight, self.bias, self._options(config=self.config))
 
 
 class Float8Linear(_QuantLinear):

@@ -1,13 +1,24 @@
 # SPDX-License-Identifier: MIT
-"""GEMM in plain PyTorch: what the other backends are judged by, and what runs where they cannot."""
+"""Backend TORCH of gemm: plain PyTorch, what the other backends are judged by and what runs where they cannot."""
 
 from __future__ import annotations
 
 import torch
 
+from turbo_gemm.calls import GemmCall
 from turbo_gemm.pytorch.kernels.blas_settings import BLAS_REACH, reach
 
-__all__ = ["gemm_reference"]
+__all__ = ["gemm_reference", "run", "why_not"]
+
+
+def why_not(call: GemmCall) -> str | None:
+    """Every call is accepted."""
+    return None
+
+
+def run(call: GemmCall) -> torch.Tensor:
+    """Compute the call."""
+    return gemm_reference(*call.operands(), call.bias, call.out_dtype, call.out)
 
 
 def gemm_reference(

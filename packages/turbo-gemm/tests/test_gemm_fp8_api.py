@@ -18,8 +18,9 @@ from turbo_core import (
 )
 from turbo_core.explain import explain_calls
 from turbo_core.low_precision import Float4QuantConfig, Float8QuantConfig, Format, ScalingGranularity
-from turbo_gemm.pytorch.kernels.quant_gemm_call import QuantGemmCall
-from turbo_gemm.pytorch.kernels.quant_gemm_impl import GemmFp4Dispatcher, GemmFp8Dispatcher
+from turbo_gemm.calls import GemmFp8Call, Operand
+from turbo_gemm.pytorch.kernels import gemm_fp8_reference
+from turbo_gemm.pytorch.kernels.gemm_fp8_impl import GemmFp4Dispatcher, GemmFp8Dispatcher
 from turbo_gemm.pytorch.ops.gemm_fp4 import GEMM_FP4
 from turbo_gemm.pytorch.ops.gemm_fp8 import GEMM_FP8
 from turbo_testing.metrics import assert_close
@@ -108,11 +109,11 @@ OPCHECKS = [
 ]
 
 
-def op_arguments(call):
-    four = (call.a, call.a_scale_inv, call.b, call.b_scale_inv)
-    if call.a.dtype.itemsize == 1 and "float4" in str(call.a.dtype):
-        return four, (call.preshuffled,)
-    return four, (call.trans_a, call.trans_b, call.granularity.value, call.block_size, call.a_tiles, call.b_tiles)
+def op_arguments(call, bias):
+    """Those of the registered op: the fields of the call, but for ``out``."""
+    kind = (call.granularity.value, call.block_size, torch.bfloat16)
+    fp4 = call.a.data.dtype.itemsize == 1 and "float4" in str(call.a.data.dtype)
+    return (*call.a, *call.b, bias, *kind, *((call.preshuffled,) if fp4 else ()), call.role)
 
 
 def raw(tensor):
@@ -122,15 +123,13 @@ def raw(tensor):
 @pytest.fixture
 def executed(monkeypatch):
     """The calls that TORCH computes, for their real payloads."""
-    seen = []
-    impl = GemmFp8Dispatcher.backends[BackendType.TORCH]
-    execute = impl.execute
+    seen, run = [], gemm_fp8_reference.run
 
     def spy(call):
         seen.append(call)
-        return execute(call)
+        return run(call)
 
-    monkeypatch.setattr(impl, "execute", spy)
+    monkeypatch.setattr(gemm_fp8_reference, "run", spy)
     return seen
 
 
@@ -147,24 +146,27 @@ def test_opcheck(device, executed, config, trans_a, trans_b):
     assert [call.role for call in calls] == ["forward", "dgrad", "wgrad"]
     name = "gemm_fp4" if isinstance(config, Float4QuantConfig) else "gemm_fp8"
     for call in calls:
-        four, kind = op_arguments(call)
         bias = torch.randn(call.sizes()[1], device=device) if call.role == "forward" else None
         plain = getattr(torch.ops.turbo_gemm, name).default
-        arguments = (*four, bias, *kind, torch.bfloat16, call.role)
+        arguments = op_arguments(call, bias)
         torch.library.opcheck(plain, arguments, test_utils=OPCHECKS)
-        kept = [None if t is None else raw(t).clone() for t in arguments[:5]]
+        given = [value for value in arguments if isinstance(value, torch.Tensor)]
+        kept = [raw(tensor).clone() for tensor in given]
         out = plain(*arguments)
-        for before, tensor in zip(kept, arguments[:5]):
-            assert tensor is None or torch.equal(before, raw(tensor)), "an input was written"
-            assert tensor is None or tensor.untyped_storage().data_ptr() != out.untyped_storage().data_ptr()
+        for before, tensor in zip(kept, given, strict=True):
+            assert torch.equal(before, raw(tensor)), "an input was written"
+            assert tensor.untyped_storage().data_ptr() != out.untyped_storage().data_ptr()
         m, n, _ = call.sizes()
         accumulate = getattr(torch.ops.turbo_gemm, f"{name}_accumulate").default
-        torch.library.opcheck(accumulate, (torch.zeros(m, n, device=device), *four, *kind), test_utils=OPCHECKS)
+        into = call._replace(out=torch.zeros(m, n, device=device), out_dtype=torch.float32, bias=None)
+        granularity = into.granularity.value
+        arguments = (*into.a, *into.b, None, granularity, *into[4:])
+        torch.library.opcheck(accumulate, arguments, test_utils=OPCHECKS)
 
 
 @pytest.mark.parametrize(("trans_a", "trans_b"), [(False, False), (False, True), (True, False), (True, True)])
 def test_only_the_gradient_is_rounded_at_random(executed, trans_a, trans_b):
-    """Both copies of a and b are the same for every seed; both copies of the gradient are not."""
+    """Both payloads of a and b are the same for every seed; both of the gradient are not."""
     torch.manual_seed(0)
     a = torch.randn((32, 16) if trans_a else (16, 32), requires_grad=True)
     b = torch.randn((48, 32) if trans_b else (32, 48), requires_grad=True)
@@ -179,7 +181,7 @@ def test_only_the_gradient_is_rounded_at_random(executed, trans_a, trans_b):
     gradient = {"forward": (), "dgrad": ("b",) if trans_a else ("a",), "wgrad": ("a",) if trans_b else ("b",)}
     for role, random in gradient.items():
         for name in ("a", "b"):
-            one, other = (raw(getattr(run[role], name)) for run in runs)
+            one, other = (raw(getattr(run[role], name).data) for run in runs)
             assert torch.equal(one, other) is (name not in random), f"{name} of {role}"
 
 
@@ -288,8 +290,8 @@ def test_payloads_are_of_the_device(arch):
     with simulated_arch(arch):
         call = GEMM_FP8.calls(X, W, trans_b=True)["forward"]
         mx = calls_of(CONFIGS["mx-e4m3"], X, W, trans_b=True)["forward"]
-    assert call.a.dtype is (torch.float8_e4m3fnuz if arch == "gfx942" else torch.float8_e4m3fn)
-    assert mx.a.dtype is torch.float8_e4m3fn, "MX is a storage format, the same everywhere"
+    assert call.a.data.dtype is (torch.float8_e4m3fnuz if arch == "gfx942" else torch.float8_e4m3fn)
+    assert mx.a.data.dtype is torch.float8_e4m3fn, "MX is a storage format, the same everywhere"
 
 
 def test_explain_tells_the_three_gemms():
@@ -297,9 +299,9 @@ def test_explain_tells_the_three_gemms():
     entries = explain_calls(GEMM_FP8, GEMM_FP8.calls(X, W, trans_b=True, config=config)).entries
     assert [entry.role for entry in entries] == ["forward", "dgrad", "wgrad"]
     assert [entry.call.split(", float8")[0] for entry in entries] == [
-        "M=16 N=48 K=32 NT, BLOCKWISE 128, pieces x tiles",
-        "M=16 N=32 K=48 NN, BLOCKWISE 128, pieces x tiles",
-        "M=48 N=32 K=16 TN, BLOCKWISE 128, pieces x pieces",
+        "M=16 N=48 K=32 NT, BLOCKWISE 128, row blocks x tiles",
+        "M=16 N=32 K=48 NN, BLOCKWISE 128, row blocks x tiles",
+        "M=48 N=32 K=16 TN, BLOCKWISE 128, row blocks x row blocks",
     ]
     assert "float8_e5m2 x float8_e4m3fn -> float32" in entries[2].call
     assert {entry.backend for entry in entries} == {BackendType.TORCH}
@@ -316,10 +318,22 @@ def test_explain_tells_of_the_calls_that_run(executed):
             b = torch.randn((48, 32) if trans_b else (32, 48), requires_grad=True)
             multiply(a, b, CONFIGS[name], trans_a, trans_b).sum().backward()
             told = calls_of(CONFIGS[name], a, b, trans_a, trans_b)
-            assert [call.key() for call in executed] == [call.key() for call in told.values()], name
+            assert [key(call) for call in executed] == [key(call) for call in told.values()], name
 
 
 # --- the tuning key -------------------------------------------------------------------------------------------------
+
+
+def key(call):
+    return GemmFp8Dispatcher.make_key(call)
+
+
+def with_a(call, **changes):
+    return call._replace(a=call.a._replace(**changes))
+
+
+def with_b(call, **changes):
+    return call._replace(b=call.b._replace(**changes))
 
 
 def base():
@@ -329,19 +343,19 @@ def base():
 @pytest.mark.parametrize(
     "other",
     [
-        lambda c: c._replace(a=torch.empty(17, 32, dtype=c.a.dtype)),
-        lambda c: c._replace(a=torch.empty(32, 16, dtype=c.a.dtype).t()),
-        lambda c: c._replace(a=c.a.view(torch.float8_e5m2)),
-        lambda c: c._replace(b=torch.empty(49, 32, dtype=c.b.dtype)),
-        lambda c: c._replace(b=c.b.view(torch.float8_e5m2)),
-        lambda c: c._replace(trans_a=True),
-        lambda c: c._replace(trans_b=False),
+        lambda c: with_a(c, data=torch.empty(17, 32, dtype=c.a.data.dtype)),
+        lambda c: with_a(c, data=torch.empty(32, 16, dtype=c.a.data.dtype).t()),
+        lambda c: with_a(c, data=c.a.data.view(torch.float8_e5m2)),
+        lambda c: with_b(c, data=torch.empty(49, 32, dtype=c.b.data.dtype)),
+        lambda c: with_b(c, data=c.b.data.view(torch.float8_e5m2)),
+        lambda c: with_a(c, trans=True),
+        lambda c: with_b(c, trans=False),
         lambda c: c._replace(granularity=ScalingGranularity.ROWWISE),
         lambda c: c._replace(block_size=64),
-        lambda c: c._replace(a_tiles=True),
-        lambda c: c._replace(b_tiles=False),
-        lambda c: c._replace(a_scale_inv=torch.ones(1, 16).t()),
-        lambda c: c._replace(b_scale_inv=torch.ones(48, 1)),
+        lambda c: with_a(c, tiles=True),
+        lambda c: with_b(c, tiles=False),
+        lambda c: with_a(c, scale_inv=torch.ones(1, 16).t()),
+        lambda c: with_b(c, scale_inv=torch.ones(48, 1)),
         lambda c: c._replace(out_dtype=torch.bfloat16),
         lambda c: c._replace(bias=torch.ones(48)),
         lambda c: c._replace(out=torch.ones(16, 48)),
@@ -349,23 +363,23 @@ def base():
     ],
 )
 def test_tuning_key_holds_all_that_changes_the_answer(other):
-    assert base().key() == base().key()
-    assert other(base()).key() != base().key()
+    assert key(base()) == key(base())
+    assert key(other(base())) != key(base())
 
 
 FP8_TYPES = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
 FLOATS = [torch.bfloat16, torch.float16, torch.float32]
 
 
-@pytest.mark.parametrize("field", QuantGemmCall._fields)
+@pytest.mark.parametrize("field", GemmFp8Call._fields)
 def test_every_field_is_in_the_key(field):
-    """Each dtype of each tensor, too. The role tells the parts of an op apart, not what runs."""
+    """Each dtype of each tensor, too."""
     full = base()._replace(bias=torch.ones(48), out=torch.ones(16, 48))
     value = getattr(full, field)
-    if field in ("a", "b"):
-        others = [value.view(dtype) for dtype in FP8_TYPES]
-    elif field in ("a_scale_inv", "b_scale_inv"):
-        others = [value, value.double(), torch.ones(3, 3)]
+    if isinstance(value, Operand):
+        others = [value._replace(data=value.data.view(dtype)) for dtype in FP8_TYPES]
+        others += [value._replace(scale_inv=scale) for scale in (value.scale_inv.double(), torch.ones(3, 3))]
+        others += [value._replace(trans=not value.trans), value._replace(tiles=not value.tiles)]
     elif field == "bias":
         others = [None, *(value.to(dtype) for dtype in FLOATS)]
     elif field == "out":  # its dtype is out_dtype
@@ -377,13 +391,13 @@ def test_every_field_is_in_the_key(field):
             "block_size": [64, 128],
             "role": ["forward", "dgrad"],
         }.get(field, [True, False])
-    keys = {full._replace(**{field: other}).key() for other in others}
-    assert len(keys) == (1 if field == "role" else len(others))
+    keys = {key(full._replace(**{field: other})) for other in others}
+    assert len(keys) == len(others)
 
 
 def test_tuning_key_holds_the_architecture():
-    keys = [base().key()]
+    keys = [key(base())]
     for arch in ("gfx942", "gfx950"):
         with simulated_arch(arch):
-            keys.append(base().key())
+            keys.append(key(base()))
     assert len(set(keys)) == 3

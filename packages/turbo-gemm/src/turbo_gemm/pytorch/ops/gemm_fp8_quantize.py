@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How the matrices of gemm_fp8 and gemm_fp4 are quantised, and which copies meet in which product.
+"""How the matrices of gemm_fp8 and gemm_fp4 are quantised, and which payloads meet in which product.
 
 With A = op(a) [M,K], B = op(b) [K,N] and G the gradient of C [M,N]:
 
@@ -13,19 +13,20 @@ matrix, never one from the other. Where an input is stored transposed, so is its
 | | TENSORWISE | ROWWISE | BLOCKWISE | MX | MXFP4 |
 |---|---|---|---|---|---|
 | a, along K | one scale | rows | 1 x block | 1 x 32 | 1 x 32 |
-| a, along M | the same copy | columns | block x 1 | 1 x 32 | 1 x 32, RHT |
-| b, along K or N | one scale | fibres | tiles, one copy | 32 x 32 | 32 x 32 |
+| a, along M | the same | columns | block x 1 | 1 x 32 | 1 x 32, RHT |
+| b, along K or N | one scale | fibres | tiles, the same | 32 x 32 | 32 x 32 |
 | G, along N | one scale | rows | 1 x block | 1 x 32 | 1 x 32 (SR) |
-| G, along M | the same copy | columns | block x 1 | 1 x 32 | 1 x 32, RHT (SR) |
+| G, along M | the same | columns | block x 1 | 1 x 32 | 1 x 32, RHT (SR) |
 
 RHT is the random Hadamard transform; the two sides of dB share its signs, so it cancels in the product. SR is
-stochastic rounding, if the config asks for it. Payloads with float scales keep the order in which the matrix is stored;
-MX payloads are K-major, so that every MX product is NT.
+stochastic rounding, if the config asks for it. "The same" is one scale for both payloads. In memory every payload lies
+along the dimension that its product sums over, so that each product is NT and copies nothing: payloads with float
+scales are seen in the shape of the matrix, MX payloads have K last.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -38,6 +39,7 @@ from turbo_core.low_precision import (
     fp8_dtype,
 )
 from turbo_core.sharding import amax_over
+from turbo_gemm.calls import GemmFp8Call, Operand
 from turbo_quant import rng_state
 from turbo_quant.developer import (
     MxDirection,
@@ -49,44 +51,24 @@ from turbo_quant.developer import (
 
 __all__ = [
     "SIGN_MASK",
-    "Copies",
-    "Copy",
     "Divided",
-    "Operands",
+    "Quantised",
     "Scheme",
-    "dgrad_operands",
-    "forward_operands",
+    "dgrad_call",
+    "forward_call",
     "mx_direction",
     "quantize",
-    "wgrad_operands",
+    "wgrad_call",
 ]
 
 SIGN_MASK = 0xA93C
 """The signs of the Hadamard transform (bit i set: element i is negated); eight of sixteen, without a pattern."""
 
 
-class Copy(NamedTuple):
-    """One quantised copy of a matrix as a GEMM reads it; ``tiles``: BLOCKWISE with a scale per block x block tile."""
-
-    data: torch.Tensor
-    scale_inv: torch.Tensor
-    tiles: bool = False
-
-
-Copies = tuple[Copy | None, Copy | None]
+Quantised = tuple[Operand | None, Operand | None]
 """A matrix with scales along its dimension 0, and along its dimension 1; None where that is not wanted."""
 
-
 Divided = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
-
-
-class Operands(NamedTuple):
-    """x y, each transposed first if its flag says so."""
-
-    x: Copy
-    y: Copy
-    trans_x: bool
-    trans_y: bool
 
 
 class Scheme(NamedTuple):
@@ -104,7 +86,7 @@ class Scheme(NamedTuple):
         gradient_sr: the gradient is rounded stochastically.
         preshuffle: scales and second operands in the order of AITER's kernels.
         sign_mask: the signs of the Hadamard transforms.
-        divided: of which matrices, a, b and the gradient, this rank has a piece: names of the process groups over which
+        divided: of which matrices, a, b and the gradient, this rank has a shard: names of the process groups over which
             they are divided.
     """
 
@@ -175,26 +157,26 @@ def _payload_dtype(format: Format, device: torch.device, is_forward: bool) -> to
 # --- quantising -----------------------------------------------------------------------------------------------------
 
 
-def quantize(x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool]) -> Copies:
+def quantize(x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool]) -> Quantised:
     """x, which is ``a``, ``b`` or the ``gradient``, with scales along the dimensions that are ``wanted``."""
     if scheme.granularity is ScalingGranularity.MX_BLOCKWISE:
         return _quantize_mx(x, scheme, which, wanted)
     dtype = scheme.gradient_dtype if which == "gradient" else scheme.dtype
     tiles = scheme.granularity is ScalingGranularity.BLOCKWISE and which == "b"
-    if tiles or scheme.granularity is ScalingGranularity.TENSORWISE:  # one copy serves both
-        groups = scheme.divided[("a", "b", "gradient").index(which)]
-        amax = amax_over(x, groups) if groups and not tiles else None
-        call = QuantizeFloatCall(
-            x.unsqueeze(0), dtype, scheme.granularity, scheme.block_size, True, False, tiles, amax=amax
-        )
-        data, scale_inv, _, _ = run_quantize_float(call)
-        copy = Copy(data.squeeze(0), scale_inv.squeeze(0) if tiles else scale_inv, tiles)
-        return (copy if wanted[0] else None, copy if wanted[1] else None)
-    call = QuantizeFloatCall(x.unsqueeze(0), dtype, scheme.granularity, scheme.block_size, wanted[1], wanted[0])
-    return _copies(run_quantize_float(call), wanted)
+    groups = scheme.divided[("a", "b", "gradient").index(which)]
+    tensorwise = scheme.granularity is ScalingGranularity.TENSORWISE
+    amax = amax_over(x, groups) if groups and tensorwise else None
+    row, column = wanted[1], wanted[0]
+    call = QuantizeFloatCall(
+        x.unsqueeze(0), dtype, scheme.granularity, scheme.block_size, row, column, tiles, amax=amax, k_major=True
+    )
+    outputs = run_quantize_float(call)
+    if tiles or tensorwise:
+        outputs = outputs._replace(column_scale_inv=outputs.row_scale_inv)
+    return _squeezed(outputs, wanted, tiles)
 
 
-def _quantize_mx(x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool]) -> Copies:
+def _quantize_mx(x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool]) -> Quantised:
     directions = [mx_direction(scheme, which, dim) if wanted[dim] else None for dim in (0, 1)]
     stochastic = any(direction is not None and direction.stochastic for direction in directions)
     call = QuantizeMxCall(
@@ -205,19 +187,19 @@ def _quantize_mx(x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool
         scheme.sign_mask if scheme.fp4 else 0,
         rng_state(x.device) if stochastic else None,
     )
-    return _copies(run_quantize_mx(call), wanted)
+    return _squeezed(run_quantize_mx(call), wanted)
 
 
-def _copies(four: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], wanted: tuple[bool, bool]) -> Copies:
-    row, row_scale, column, column_scale = four
+def _squeezed(outputs: Any, wanted: tuple[bool, bool], tiles: bool = False) -> Quantised:
+    row, row_scale, column, column_scale = outputs
     return (
-        Copy(column.squeeze(0), column_scale.squeeze(0)) if wanted[0] else None,
-        Copy(row.squeeze(0), row_scale.squeeze(0)) if wanted[1] else None,
+        Operand(column.squeeze(0), column_scale.squeeze(0), tiles=tiles) if wanted[0] else None,
+        Operand(row.squeeze(0), row_scale.squeeze(0), tiles=tiles) if wanted[1] else None,
     )
 
 
 def mx_direction(scheme: Scheme, which: str, dim: int) -> MxDirection:
-    """How the copy of a, b or the gradient with scales along dimension ``dim`` is made."""
+    """How a, b or the gradient is quantised with scales along dimension ``dim``."""
     forward = which != "gradient" and dim == scheme.contraction(which)
     wgrad = (which == "a" and not forward) or (which == "gradient" and dim == 0)
     if forward:
@@ -238,31 +220,39 @@ def mx_direction(scheme: Scheme, which: str, dim: int) -> MxDirection:
 # --- the three products ---------------------------------------------------------------------------------------------
 
 
-def _operands(x: Copy | None, y: Copy | None, trans_x: bool, trans_y: bool, scheme: Scheme) -> Operands:
+def _call(
+    x: Operand | None, y: Operand | None, trans_x: bool, trans_y: bool, scheme: Scheme, out_dtype: torch.dtype,
+    role: str, bias: torch.Tensor | None = None, out: torch.Tensor | None = None,
+) -> GemmFp8Call:  # fmt: skip
     if x is None or y is None:
-        raise RuntimeError("a product was asked for whose copies were not made")
+        raise RuntimeError("a product was asked for whose operands were not quantised")
     if scheme.granularity is ScalingGranularity.MX_BLOCKWISE:
-        return Operands(x, y, False, True)
-    return Operands(x, y, trans_x, trans_y)
+        trans_x, trans_y = False, True
+    x, y = Operand(x.data, x.scale_inv, trans_x, x.tiles), Operand(y.data, y.scale_inv, trans_y, y.tiles)
+    return GemmFp8Call(x, y, bias, scheme.granularity, scheme.block_size, out_dtype, out, scheme.preshuffle, role)
 
 
-def forward_operands(a: Copies, b: Copies, scheme: Scheme) -> Operands:
-    """C = A B."""
+def forward_call(
+    a: Quantised, b: Quantised, scheme: Scheme, bias: torch.Tensor | None, out_dtype: torch.dtype
+) -> GemmFp8Call:
+    """C = A B (+ bias)."""
     along_k = a[scheme.contraction("a")], b[scheme.contraction("b")]
-    return _operands(*along_k, scheme.trans_a, scheme.trans_b, scheme)
+    return _call(*along_k, scheme.trans_a, scheme.trans_b, scheme, out_dtype, "forward", bias)
 
 
-def dgrad_operands(gradient: Copies, b: Copies, scheme: Scheme) -> Operands:
+def dgrad_call(gradient: Quantised, b: Quantised, scheme: Scheme, out_dtype: torch.dtype) -> GemmFp8Call:
     """dA = G B^T [M,K], or its transpose B G^T [K,M] when A is stored transposed."""
     g_MN, along_n = gradient[1], b[1 - scheme.contraction("b")]
     if scheme.trans_a:
-        return _operands(along_n, g_MN, scheme.trans_b, True, scheme)
-    return _operands(g_MN, along_n, False, not scheme.trans_b, scheme)
+        return _call(along_n, g_MN, scheme.trans_b, True, scheme, out_dtype, "dgrad")
+    return _call(g_MN, along_n, False, not scheme.trans_b, scheme, out_dtype, "dgrad")
 
 
-def wgrad_operands(gradient: Copies, a: Copies, scheme: Scheme) -> Operands:
-    """dB = A^T G [K,N], or its transpose G^T A [N,K] when B is stored transposed."""
+def wgrad_call(
+    gradient: Quantised, a: Quantised, scheme: Scheme, out_dtype: torch.dtype, out: torch.Tensor | None = None
+) -> GemmFp8Call:
+    """dB = A^T G [K,N], or its transpose G^T A [N,K] when B is stored transposed; added to ``out`` where given."""
     g_MN, along_m = gradient[0], a[1 - scheme.contraction("a")]
     if scheme.trans_b:
-        return _operands(g_MN, along_m, True, scheme.trans_a, scheme)
-    return _operands(along_m, g_MN, not scheme.trans_a, False, scheme)
+        return _call(g_MN, along_m, True, scheme.trans_a, scheme, out_dtype, "wgrad", None, out)
+    return _call(along_m, g_MN, not scheme.trans_a, False, scheme, out_dtype, "wgrad", None, out)

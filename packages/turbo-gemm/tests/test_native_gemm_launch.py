@@ -97,7 +97,7 @@ def test_every_mx_kernel(fake_hip, a, b, out, tile, threads):
     edge = int(tile[:3])
     groups = -(-300 // edge) * -(-200 // edge)
     assert (launch.kernel, launch.grid, launch.block) == (
-        f"gemm_mx_{a}_{b}_{out}_{tile}",
+        f"gemm_mx_{a}_{b}_{tile}",
         (groups, 1, 1),
         (threads, 1, 1),
     )
@@ -124,7 +124,7 @@ def test_every_fp8_kernel(fake_hip, device, a, b, out, block, b_rows, kind, tile
     (launch,) = fake_hip.launches
     tile_m, tile_n = map(int, tile.split("x"))
     groups = -(-300 // tile_m) * -(-200 // tile_n)
-    name = f"gemm_fp8_{kind}_{a}_{b}_{out}_{tile}"
+    name = f"gemm_fp8_{kind}_{a}_{b}_{tile}"
     assert (launch.kernel, launch.grid, launch.block) == (name, (groups, 1, 1), (threads, 1, 1))
     assert launch.device == device
 
@@ -185,12 +185,12 @@ def test_nothing_to_do_is_not_launched(fake_hip):
 def test_mx_arguments(fake_hip, out, n, c, vector):
     assert gemm_mx(300, n, 256, "e2m1", "e2m1", out, "large", a_stride=144, scale_stride=12, c=c) == _C.OK
     assert fake_hip.launches[0].arguments == struct.pack(
-        "<6Q7q10i",
+        "<6Q7q11i4x",
         *(A, B, A_SCALE, B_SCALE, 0, c),
         *(144, 128, 12, 8, 0, 0, n),
         *(300, n, 128),
         *(0, 0),
-        *(0, 0, vector),
+        *(DTYPES[out], 0, 0, vector),
         *(2, 2),
     )
 
@@ -201,12 +201,12 @@ def test_fp8_arguments(fake_hip):
     )
     assert status == _C.OK, _C.last_error()
     assert fake_hip.launches[0].arguments == struct.pack(
-        "<6Q7q10i",
+        "<6Q7q11i4x",
         *(A, B, A_SCALE, B_SCALE, BIAS, C),
         *(288, 272, 7, 1, 3, 0, 512),
         *(300, 256, 272),
         *(7, 0),
-        *(_C.BFLOAT16, 0, 1),
+        *(_C.BFLOAT16, _C.BFLOAT16, 0, 1),
         *(3, 2),
     )
 
@@ -225,12 +225,12 @@ def test_tensors_become_addresses(fake_hip, arch):
         found = native.run(call)
     assert found is out
     assert fake_hip.launches[0].arguments == struct.pack(
-        "<6Q7q10i",
+        "<6Q7q11i4x",
         *(t.data_ptr() for t in (a, b, a_scale, b_scale, bias, out)),
         *(512, 128, 1, 1, 0, 0, 48),
         *(150, 40, 128),
         *(7, 0),
-        *(_C.BFLOAT16, 1, 1),
+        *(_C.FLOAT32, _C.BFLOAT16, 1, 1),
         *(2, 1),
     )
 
@@ -242,7 +242,7 @@ def test_operands_that_cannot_be_read_in_place_are_copied(fake_hip):
     with simulated_arch("gfx942"):
         native.run(fp8_call(a, scale, b, scale, TENSORWISE, trans_a=True, out_dtype=torch.bfloat16))
     (launch,) = fake_hip.launches
-    values = struct.unpack("<6Q7q10i", launch.arguments)
+    values = struct.unpack("<6Q7q11i4x", launch.arguments)
     assert values[0] != a.data_ptr() and values[1] != b.data_ptr()
     assert values[6:12] == (112, 112, 0, 0, 0, 0)
     assert values[13:16] == (40, 8, 112)

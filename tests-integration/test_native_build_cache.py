@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 
+from tools import wheelhouse
 from turbo_testing.device_compiler import CSRC_COMMON, zig
 
 CMAKE = CSRC_COMMON / "cmake"
@@ -198,3 +199,13 @@ def test_an_error_of_the_host_compiler_is_its_own(tmp_path):
     done = subprocess.run([*launcher, *command], capture_output=True, text=True)
     assert done.returncode != 0 and "wrong.cpp:1" in done.stderr
     assert not (tmp_path / "cache").exists()
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jobs, at_once, each", [("", 2, ""), ("1", 1, "1"), ("2", 2, "1"), ("5", 2, "2")])
+def test_wheels_that_are_built_at_once_share_max_jobs(monkeypatch, jobs, at_once, each):
+    monkeypatch.setenv("MAX_JOBS", jobs)
+    assert wheelhouse.share_jobs() == at_once
+    assert os.environ["MAX_JOBS"] == each

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import configparser
 import email
+import os
 import re
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -29,6 +31,7 @@ from packaging.requirements import Requirement
 
 from tools.monorepo import PACKAGES, USERS_OWN, Wheel, normalised, wheels
 
+AT_ONCE = 2  # wheels that `main` builds at a time: one is configured or packed while kernels of another are compiled
 WHEEL_LIMIT = 5 * 1024 * 1024
 SDIST_TOP = {"PKG-INFO", "README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "src", "tests", ".gitignore"}
 SDIST_TOP |= {"CMakeLists.txt", "csrc", "csrc-common", "hatch_build.py", "tools", ".clang-format"}  # native code
@@ -164,6 +167,16 @@ def _entry_point_problems(text: str, inside: set[str]) -> list[str]:
     return problems
 
 
+def share_jobs() -> int:
+    """How many wheels are built at a time; each gets its part of MAX_JOBS, where that is set."""
+    jobs = os.environ.get("MAX_JOBS", "")
+    if not jobs.isdecimal():
+        return AT_ONCE
+    at_once = max(1, min(AT_ONCE, int(jobs)))
+    os.environ["MAX_JOBS"] = str(int(jobs) // at_once)
+    return at_once
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools.wheelhouse", description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, help="folder that receives the wheels and sdists")
@@ -174,15 +187,19 @@ def main(argv: list[str] | None = None) -> int:
     unknown = set(options.names) - set(known)
     if unknown:
         parser.error(f"no such package: {', '.join(sorted(unknown))}; there are {', '.join(known)} in {PACKAGES}")
+    packages = [known[name] for name in options.names] or list(known.values())
     problems: list[str] = []
-    for package in [known[name] for name in options.names] or list(known.values()):
+
+    def build_and_check(package: Wheel) -> list[str]:
         started = time.monotonic()
-        print(f"{package.name} ...", flush=True)
-        built = build(package, options.out, options.isolated, lambda line: print(f"  {line}", flush=True))
-        problems += wheel_problems(package, built.wheel) + sdist_problems(package, built.sdist)
-        for path in (built.wheel, built.sdist):
-            print(f"{path}  {path.stat().st_size / 1024:.0f} KiB")
-        print(f"{package.name}: {time.monotonic() - started:.1f} s", flush=True)
+        built = build(package, options.out, options.isolated, lambda line: print(f"{package.name} {line}", flush=True))
+        sizes = (f"{path}  {path.stat().st_size / 1024:.0f} KiB" for path in (built.wheel, built.sdist))
+        print("\n".join([*sizes, f"{package.name}: {time.monotonic() - started:.1f} s"]), flush=True)
+        return wheel_problems(package, built.wheel) + sdist_problems(package, built.sdist)
+
+    with ThreadPoolExecutor(share_jobs()) as pool:
+        for found in pool.map(build_and_check, packages):
+            problems += found
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     return 1 if problems else 0

@@ -36,7 +36,7 @@ SHAPES = (
 # What the Triton interpreter does in seconds.
 SMALL = (
     Shape(1, 1, 1, 1, 1, 8, 8),
-    Shape(2, 33, 65, 4, 2, 16, 16),
+    Shape(2, 33, 65, 2, 1, 16, 16),
     Shape(1, 65, 33, 3, 1, 40, 24),
     Shape(1, 130, 70, 2, 1, 64, 64),
     Shape(1, 34, 34, 1, 1, 192, 128),

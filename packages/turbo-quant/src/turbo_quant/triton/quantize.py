@@ -8,6 +8,7 @@ from typing import Any
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.launch import Launch
 from turbo_quant.calls import DequantizeFloatCall, DequantizeMxCall, QuantizeFloatCall, QuantizeMxCall
+from turbo_quant.pytorch.kernels.reference_float import reordered
 from turbo_quant.triton import float_plan, mx_plan
 from turbo_quant.triton.dequantize_plan import plan_dequantize_float, plan_dequantize_mx
 from turbo_quant.triton.tiles import KMAJOR_BLOCKS, MAX_GROUPED
@@ -31,32 +32,37 @@ def why_not(call: Call) -> str | None:
     dtype = call.out_dtype if isinstance(call, QuantizeFloatCall) else call.q.dtype
     if "fnuz" in str(dtype) and device_facts(call[0].device).vendor == "nvidia":
         return f"{dtype} is not a type of Triton for NVIDIA GPUs"
-    if isinstance(call, QuantizeFloatCall):
-        if call.group_offs is not None and call.block_size > MAX_GROUPED:
-            return f"block_size={call.block_size} is over {MAX_GROUPED}, the most for the column payload of groups"
-        if call.k_major and call.block_size not in (0, *KMAJOR_BLOCKS):
-            return f"block_size={call.block_size}; K-major payloads have blocks of {', '.join(map(str, KMAJOR_BLOCKS))}"
+    if isinstance(call, QuantizeFloatCall) and call.group_offs is not None and call.block_size > MAX_GROUPED:
+        return f"block_size={call.block_size} is over {MAX_GROUPED}, the most for the column payload of groups"
     return None
 
 
 def plan(call: Call, facts: DeviceFacts) -> tuple[Any, list[Launch]] | None:
-    """Outputs of a call, not yet written, and the launches that write them; None where x must be copied first."""
-    # On an H200 (triton 3.6) column copies of transposed rows had wrong bytes. The same kernel and tile is right in the
-    # interpreter and as simulated AMD machine code, so it is that compiler's doing: see test_mx_of_strided_data
-    column = isinstance(call, QuantizeMxCall) and call.column is not None
-    if column and facts.vendor == "nvidia" and call[0].stride(2) != 1 and not call[0].is_contiguous():
+    """Outputs of a call, not yet written, and the launches that write them; None where there are copies to be made."""
+    if _copies_x(call, facts) or _copies_outputs(call):
         return None
     planned: tuple[Any, list[Launch]] = _PLANS[type(call)](call, facts)
     return planned
 
 
 def run(call: Call) -> Any:
-    """Answer a call, of a contiguous copy of x where it has no plan."""
+    """Answer any call."""
     device = call[0].device
     planned = plan(call, device_facts(device))
     if planned is None:
-        return run(call._replace(x=call[0].contiguous()))
+        return reordered(call, run) if _copies_outputs(call) else run(call._replace(x=call[0].contiguous()))
     outputs, launches = planned
     for launch in launches:
         launch.run(device)
     return outputs
+
+
+def _copies_x(call: Call, facts: DeviceFacts) -> bool:
+    # On an H200 (triton 3.6) column copies of transposed rows had wrong bytes. The same kernel and tile is right in the
+    # interpreter and as simulated AMD machine code, so it is that compiler's doing: see test_mx_of_strided_data
+    column = isinstance(call, QuantizeMxCall) and call.column is not None
+    return column and facts.vendor == "nvidia" and call[0].stride(2) != 1 and not call[0].is_contiguous()
+
+
+def _copies_outputs(call: Call) -> bool:
+    return isinstance(call, QuantizeFloatCall) and call.k_major and call.block_size not in (0, *KMAJOR_BLOCKS)

@@ -6,13 +6,15 @@ The formula and the shapes are in `turbo_quant.calls`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from turbo_core.low_precision import ScalingGranularity, fp8_amax_floor, fp8_max, memory_dtype
 from turbo_quant.calls import DequantizeFloatCall, FloatOutputs, QuantizeFloatCall
 from turbo_quant.pytorch.kernels.grouping import gather_groups
 
-__all__ = ["dequantize_float", "quantize_float"]
+__all__ = ["dequantize_float", "quantize_float", "reordered"]
 
 
 def block_amax(x: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
@@ -51,7 +53,7 @@ def _quantize(
 def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
     """Answer a `QuantizeFloatCall`."""
     if call.k_major:
-        return _k_major(call)
+        return reordered(call, quantize_float)
     x, dtype, size = call.x.float(), call.out_dtype, call.block_size
     rows, columns = x.shape[1:]
     if call.granularity is ScalingGranularity.TENSORWISE:
@@ -71,10 +73,10 @@ def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
     return FloatOutputs(*row, *column)
 
 
-def _k_major(call: QuantizeFloatCall) -> FloatOutputs:
-    """The outputs of the call without ``k_major``, in its orders."""
+def reordered(call: QuantizeFloatCall, quantize: Callable[[QuantizeFloatCall], FloatOutputs]) -> FloatOutputs:
+    """A call with ``k_major`` by ``quantize``, which answers those without, and copies into its orders."""
     plain, one = call._replace(k_major=False), call.has_one_scale()
-    row, row_scale, column, column_scale = quantize_float(plain._replace(row=True, column=False) if one else plain)
+    row, row_scale, column, column_scale = quantize(plain._replace(row=True, column=False) if one else plain)
     if one:
         column = row if call.column else None
     elif row_scale is not None:

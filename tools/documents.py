@@ -19,6 +19,7 @@ from tools.monorepo import ROOT, Wheel, wheels
 from turbo_core import GlobalBackendManager
 from turbo_core.environment import FAMILIES
 from turbo_core.explain import find_ops
+from turbo_testing.budgets import BUDGETS
 
 
 class Table(NamedTuple):
@@ -97,12 +98,20 @@ def backends() -> str:
     return markdown(["operators", "backends"], ([", ".join(ops), ", ".join(names)] for names, ops in groups.items()))
 
 
+def costs() -> str:
+    """What the tests of each wheel took, and may take, in CPU seconds."""
+    rows = [(f"`{name}`" if "-" in name else name, budget.measured, budget.seconds) for name, budget in BUDGETS.items()]
+    rows.append(("all", sum(row[1] for row in rows), sum(row[2] for row in rows)))
+    return markdown(["tests", "measured, s", "budget, s"], ([name, f"{m:.0f}", f"{s:.0f}"] for name, m, s in rows))
+
+
 TABLES = {
     "operators": Table(ROOT / "README.md", operators),
     "wheels": Table(ROOT / "README.md", list_of_wheels),
     "requirements": Table(ROOT / "docs" / "install.md", requirements),
     "settings": Table(ROOT / "docs" / "backends.md", settings),
     "backends": Table(ROOT / "docs" / "backends.md", backends),
+    "budgets": Table(ROOT / "CONTRIBUTING.md", costs),
 }
 
 

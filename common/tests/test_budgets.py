@@ -26,6 +26,10 @@ def test_the_folder_names_the_wheel(nodeid, name):
     assert wheel_of(nodeid) == name
 
 
+def test_a_budget_leaves_room_but_not_much():
+    assert all(budget.measured <= budget.seconds <= 1.5 * budget.measured for budget in BUDGETS.values())
+
+
 def test_half_past_the_budget_is_too_much():
     costs = {"turbo-a": Cost(5, 149.0), "turbo-b": Cost(2, 15.5), "turbo-new": Cost(1, 999.0)}
     (sentence,) = over(costs, MADE_UP)

@@ -27,7 +27,7 @@ class Budget:
     measured: float
 
 
-# x86-64 server, two cores, without a GPU. 2026-12-01, estimated: a few cases of each test were measured on a busy machine.
+# x86-64 server, two cores, without a GPU. 2026-12-01, estimated from a few cases of each test on a busy machine.
 BUDGETS: Mapping[str, Budget] = {
     "turbo-attention": Budget(400, measured=330),
     "turbo-core": Budget(120, measured=90),

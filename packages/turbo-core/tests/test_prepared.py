@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from turbo_core.launch import Launch, fill_with_zeros  # noqa: E402
-from turbo_core.prepared import PreparedLaunches, layout_of  # noqa: E402
+from turbo_core.prepared import PreparedLaunches  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -331,9 +331,3 @@ def test_the_store_is_bounded(machine):
     for factor in range(10):
         machine.answer(Call(torch.ones(2), factor))
     assert len(machine.prepared._known) <= 3
-
-
-def test_layouts():
-    x = torch.empty(4, 4)
-    assert layout_of(None) is None and layout_of(x) == layout_of(torch.empty(4, 4))
-    assert layout_of(x) != layout_of(x.t()) and layout_of(x) != layout_of(x.double())

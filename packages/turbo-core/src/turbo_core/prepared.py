@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turbo_core.bounded import BoundedDict
-from turbo_core.launch import Launch, bound, fill_with_zeros, fits_buffers
+from turbo_core.launch import Launch, bound, fill_with_zeros
 from turbo_core.low_precision import memory_dtype
 from turbo_core.requirements import require_torch
 
@@ -24,9 +24,7 @@ __all__ = [
     "Prepared",
     "PreparedLaunches",
     "Signature",
-    "filled_descriptor",
     "first_run",
-    "layout_of",
     "signature",
 ]
 
@@ -232,20 +230,3 @@ def _is_whole(tensor: torch.Tensor) -> bool:
     strides = zip(tensor.shape, tensor.stride(), strict=True)
     extent = 1 + sum((size - 1) * stride for size, stride in strides)
     return extent == tensor.numel() and tensor.untyped_storage().nbytes() == extent * tensor.dtype.itemsize
-
-
-def layout_of(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
-    """What a plan, and what Triton compiles for it, may depend on."""
-    if tensor is None:
-        return None
-    return (
-        tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % ALIGNMENT,
-        fits_buffers(tensor)
-    )  # fmt: skip
-
-
-def filled_descriptor(kind: type, fields: dict[str, Any], tensor: torch.Tensor) -> Any:
-    """A tensor descriptor of Triton without its constructor's checks (4 microseconds), which its fields have passed."""
-    descriptor: Any = object.__new__(kind)
-    descriptor.__dict__.update(fields, base=tensor)
-    return descriptor

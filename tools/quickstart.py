@@ -28,9 +28,10 @@ RUNS = ("torch", "numpy", "matplotlib")
 BUILDS = ("hatchling", "scikit-build-core", "pybind11", "cmake", "ninja")
 DEVICE_COMPILER = "ziglang"  # where there is no ROCm
 
-# Seconds that each step took, and where: 2 cores of a Xeon (Sapphire Rapids) that others used too (load 5), 2026-12-01.
-MEASURED = {"environment": 1, "download": 12, "install": 23, "build": 60, "wheels": 3, "demo": 36}
-MEASURED_ON = "2 busy cores and a fast network, 2026-12-01"
+# Seconds of processor time that each step took, with no cache of wheels or kernels; of the build without device code.
+# Processor time, since the machine was busy (load 12 to 17); nearly all of it is one thread's.
+MEASURED = {"environment": 1, "download": 4, "install": 11, "build": 10, "wheels": 2, "demo": 28}
+MEASURED_ON = "2 cores of a Xeon (Sapphire Rapids), 2026-12-01"
 
 
 def say(text: str) -> None:
@@ -38,7 +39,7 @@ def say(text: str) -> None:
 
 
 class Step(NamedTuple):
-    """Something to do, in words, and how long it took where it was measured."""
+    """Something to do, in words, and how long it computed where it was measured."""
 
     name: str
     what: str
@@ -75,9 +76,7 @@ class Environment(devenv.DevEnv):
             found.append(Step("install", f"install {names}", self._install))
         if stamp.get("wheels") != self._wheels_digest():
             archs = self.variables["GPU_ARCHS"]
-            kind = "without device code (no AMD GPU here)" if archs == "none" else f"for {archs}"
-            if os.environ.get("GPU_ARCHS"):
-                kind = f"with GPU_ARCHS={archs}"
+            kind = "without device code" if archs == "none" else f"for GPU_ARCHS={archs}, whose kernels take longer"
             names = ", ".join(wheel.name for wheel in self.packages)
             found.append(Step("build", f"build {names} {kind}", self._build))
             found.append(Step("wheels", "install these wheels", self._install_built))
@@ -143,7 +142,8 @@ class Environment(devenv.DevEnv):
 
 def show_plan(steps: list[Step]) -> None:
     """What will be done, and how long each part takes."""
-    say(f"quickstart: what will be done, and how many seconds it took on {MEASURED_ON}:")
+    say("quickstart: what will be done, with the seconds of processor time that it took")
+    say(f"on {MEASURED_ON}; the network and other programs add to them:")
     for number, step in enumerate(steps, 1):
         say(f"  {number}. {step.what} ({step.seconds} s)")
     say(f"  together about {sum(step.seconds for step in steps)} s")

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: MIT
 """The check of what tests cost, with made-up durations; and the plugin that measures them."""
 
+import subprocess
+import sys
+
 import pytest
 
 from tools.monorepo import wheels
+from turbo_testing import budgets
 from turbo_testing.budgets import BUDGETS, Budget, Cost, Meter, over, table, wheel_of
 
 MADE_UP = {"turbo-a": Budget(100, 80), "turbo-b": Budget(10, 8)}
@@ -52,6 +56,16 @@ def test_the_table_shows_each_wheel_beside_its_budget():
         ["turbo-new", "1", "3", "none"],
         ["all", "8", "118"],
     ]
+
+
+def test_a_child_counts_while_it_lives_and_after():
+    burn = "import sys, time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\nsys.stdin.read()"
+    before = budgets._cpu()
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        if sys.platform == "linux":
+            assert budgets._cpu() - before >= 0.4
+    assert budgets._cpu() - before >= 0.4
 
 
 class Report:

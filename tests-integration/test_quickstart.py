@@ -204,7 +204,7 @@ def test_the_line_is_of_the_command_that_runs_now(tmp_path: Path) -> None:
     begin = log.stat().st_size
     assert progress.last_line(log, begin) == "started"
     with log.open("a") as handle:
-        handle.write("first\n  second \n\n")
+        handle.write("first\n  second \nWARNING: no matter\n\n")
     assert progress.last_line(log, begin) == "second"
 
 

@@ -48,10 +48,10 @@ def run(
 
 
 def last_line(log: Path, begin: int) -> str:
-    """The last line that is not empty, from ``begin`` on."""
+    """The last line from ``begin`` on that is neither empty nor one of pip's warnings."""
     with log.open("rb") as file:
         file.seek(0, 2)
         file.seek(max(begin, file.tell() - 4096))
         text = file.read().decode(errors="replace")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("WARNING")]
     return lines[-1] if lines else "started"

@@ -127,9 +127,8 @@ class Meter:
         self.read = _cpu()
         self.slower = 1.0
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logstart(self) -> None:
-        """The next report is of what follows."""
+    def pytest_collection_finish(self) -> None:
+        """What follows is of tests."""
         self.read = _cpu()
 
     @pytest.hookimpl(wrapper=True)

@@ -103,7 +103,7 @@ def test_forward_and_gradients(quant_backend, device, granularity, format, trans
             with poisoned_empty():
                 check(a, b, trans_a, trans_b, grad_out, config, bias=bias, snr=min(m, n, k) > 1)
     if part == 0:
-        check(a, b, trans_a, trans_b, grad_out, config)
+        check(a, b, trans_a, trans_b, grad_out, config, snr=min(m, n, k) > 1)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 5, 7), (5, 0, 7), (5, 7, 0), (0, 0, 7), (0, 5, 0), (0, 0, 0)])

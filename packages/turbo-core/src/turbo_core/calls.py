@@ -11,7 +11,11 @@ from turbo_core.requirements import require_torch
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Spec", "device_of", "empty", "key_of", "tensors", "unit_strides"]
+__all__ = ["PLAIN", "Spec", "device_of", "empty", "key_of", "tensors", "unit_strides"]
+
+# Types of most values in calls beside tensors. To ask this first is quick: isinstance of a tensor goes through the
+# metaclass of torch.Tensor for all that is none.
+PLAIN = frozenset((int, float, bool, str, type(None)))
 
 _Call = TypeVar("_Call", bound=tuple[Any, ...])
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turbo_core.call_fields import CallFields, has_optional_fields
-from turbo_core.calls import device_of, empty
+from turbo_core.calls import PLAIN, device_of, empty
 from turbo_core.registration import (
     Gradient,
     Refused,
@@ -181,14 +181,13 @@ def _caller(fields: CallFields, outputs: _Outputs, overload: Any, run: Any, reco
     """call -> result: ``run`` itself where plain tensors meet nothing that would see a registered op."""
     import torch
 
-    ordinary = (torch.Tensor, torch.nn.Parameter)
     is_compiling, dispatch_modes = torch.compiler.is_compiling, torch._C._len_torch_dispatch_stack
     is_traced, transforms = torch._C._get_tracing_state, torch._C._are_functorch_transforms_active
     # by a transform, which may be over: `vjp` returns them
     is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     forward_mode, is_recording = torch.autograd.forward_ad, torch.is_grad_enabled
     below_autograd = torch._C._AutoDispatchBelowAutograd
-    tensor_type = torch.Tensor
+    tensor_type, parameter_type = torch.Tensor, torch.nn.Parameter
     flatten, encode = fields.flatten, fields.encode
 
     def through_dispatcher(call: Any) -> Any:
@@ -205,11 +204,14 @@ def _caller(fields: CallFields, outputs: _Outputs, overload: Any, run: Any, reco
             return through_dispatcher(call)
         values, records = flatten(call), False
         for value in values:
-            if isinstance(value, tensor_type):
-                if type(value) not in ordinary or value.is_meta or is_wrapped(value):
+            kind = type(value)
+            if kind is tensor_type or kind is parameter_type:
+                if value.is_meta or is_wrapped(value):
                     return through_dispatcher(call)
                 if value.requires_grad:
                     records = True
+            elif kind not in PLAIN and isinstance(value, tensor_type):
+                return through_dispatcher(call)
         if not records or not is_recording():
             return run(call)
         if record is None:
@@ -261,11 +263,13 @@ def _keeper(gradient: Differentiable) -> Callable[..., None]:
 
     ``absent``: tensors in the places of results that are None.
     """
-    saves, constants = gradient.saves, gradient.constants
+    import torch
+
+    saves, constants, tensor_type = gradient.saves, gradient.constants, torch.Tensor
 
     def keep(ctx: Any, call: Any, result: Any, needs: Any, absent: tuple[Any, ...] = ()) -> None:
         tensors: list[torch.Tensor] = []
-        ctx.kept = _without_tensors(saves(call, result, needs), tensors)
+        ctx.kept = _without_tensors(saves(call, result, needs), tensors, tensor_type)
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         if constants or absent:
@@ -275,35 +279,49 @@ def _keeper(gradient: Differentiable) -> Callable[..., None]:
     return keep
 
 
-class _Place(NamedTuple):
-    """Where a saved tensor stood; ``number`` among them."""
+class _Kept(NamedTuple):
+    """A tuple without its tensors.
 
-    number: int
+    Attributes:
+        make: its type, from a list of its parts.
+        parts: its values, None in place of tensors and tuples.
+        tensors: where a tensor stood, and its number among those that are saved.
+        inner: where a tuple stood, and what was kept of it.
+    """
+
+    make: Callable[[list[Any]], Any]
+    parts: list[Any]
+    tensors: list[tuple[int, int]]
+    inner: list[tuple[int, _Kept]]
 
 
-def _without_tensors(saved: Any, tensors: list[torch.Tensor]) -> Any:
-    """``saved`` with a `_Place` for each tensor, which goes to ``tensors``."""
-    import torch
-
-    parts: list[Any] = []
-    for value in saved:
-        if isinstance(value, torch.Tensor):
-            parts.append(_Place(len(tensors)))
+def _without_tensors(saved: tuple[Any, ...], tensors: list[torch.Tensor], tensor_type: Any) -> _Kept:
+    """``saved`` without its tensors, which go to ``tensors``."""
+    places: list[tuple[int, int]] = []
+    inner: list[tuple[int, _Kept]] = []
+    parts = list(saved)
+    for place, value in enumerate(saved):
+        if type(value) in PLAIN:
+            continue
+        if isinstance(value, tensor_type):
+            places.append((place, len(tensors)))
             tensors.append(value)
-        else:
-            parts.append(_without_tensors(value, tensors) if isinstance(value, tuple) else value)
-    return type(saved)._make(parts) if hasattr(saved, "_make") else tuple(parts)
+            parts[place] = None
+        elif isinstance(value, tuple):
+            inner.append((place, _without_tensors(value, tensors, tensor_type)))
+            parts[place] = None
+    return _Kept(getattr(saved, "_make", tuple), parts, places, inner)
 
 
-def _with_tensors(kept: Any, tensors: tuple[torch.Tensor, ...]) -> Any:
+def _with_tensors(kept: _Kept, tensors: tuple[torch.Tensor, ...]) -> Any:
     """The inverse."""
-    parts: list[Any] = []
-    for value in kept:
-        if type(value) is _Place:
-            parts.append(tensors[value.number])
-        else:
-            parts.append(_with_tensors(value, tensors) if isinstance(value, tuple) else value)
-    return type(kept)._make(parts) if hasattr(kept, "_make") else tuple(parts)
+    make, parts, places, inner = kept
+    parts = parts.copy()
+    for place, number in places:
+        parts[place] = tensors[number]
+    for place, part in inner:
+        parts[place] = _with_tensors(part, tensors)
+    return make(parts)
 
 
 def _formula(fields: CallFields, outputs: _Outputs, gradient: Differentiable) -> Callable[..., Any]:

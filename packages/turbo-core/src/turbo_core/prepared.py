@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turbo_core.bounded import BoundedDict
+from turbo_core.calls import PLAIN
 from turbo_core.launch import Launch, bound, fill_with_zeros
 from turbo_core.low_precision import memory_dtype
 from turbo_core.requirements import require_torch
@@ -123,7 +124,9 @@ def _describe(
     call: tuple[Any, ...], tensor_type: Any, tensors: list[Any], addresses: list[int], parts: list[Any]
 ) -> None:
     for value in call:
-        if isinstance(value, tensor_type):
+        if type(value) in PLAIN:
+            parts.append(value)
+        elif isinstance(value, tensor_type):
             address = value.data_ptr()
             tensors.append(value)
             addresses.append(address)

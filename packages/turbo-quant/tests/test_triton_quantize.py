@@ -281,9 +281,9 @@ def test_dequantize_mx(device, poisoned_allocations, format, transpose, rht):
 
 
 def test_tables():
-    for (kind, vendor), rows in TILES.items():
-        assert all(tile.why and tile.columns & (tile.columns - 1) == 0 for tile in rows)
-        assert rows[-1].multiple_of == 1 and (rows[-1].up_to == ANY or kind == "row"), (kind, vendor)
+    for kind, place, rows in ((kind, *item) for kind, table in TILES.items() for item in table.items()):
+        assert all(tile.columns & (tile.columns - 1) == 0 for tile in rows)
+        assert rows[-1].multiple_of == 1 and (rows[-1].up_to == ANY or kind == "row"), (kind, place)
         assert not kind.startswith("mx") or all(128 % tile.columns == 0 and tile.rows % 32 == 0 for tile in rows)
     assert choose("square", arch_facts("gfx942"), multiple=100).num_warps == 16
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from turbo_core.device import DeviceFacts
-from turbo_core.launch import Launch, power_of_two
+from turbo_core.launch import ALL, Launch, power_of_two
 from turbo_core.low_precision import ScalingGranularity, fp8_amax_floor, fp8_max
 from turbo_quant.calls import FloatOutputs, QuantizeFloatCall, specs
 from turbo_quant.formats import allocate
@@ -79,6 +79,7 @@ def _launches(call: QuantizeFloatCall, x: torch.Tensor, payloads: _Payloads, fac
     words = column is not None and R % 16 == 0
     column_bytes = as_bytes(column)
     tiles_r, tiles_c = -(-R // tile.rows), -(-C // tile.columns)
+    masked = R % tile.rows != 0 or C % tile.columns != 0
     tiled = row_scale is not None and call.tile
     launches.append(
         Launch(
@@ -115,13 +116,13 @@ def _launches(call: QuantizeFloatCall, x: torch.Tensor, payloads: _Payloads, fac
                 "BLOCK_R": tile.rows,
                 "BLOCK_C": tile.columns,
                 "WORDS": words,
-                "MASKED": R % tile.rows != 0 or C % tile.columns != 0,
+                "MASKED": masked,
                 "WIDE": needs_wide(tile.rows * max(stride_r, C), tile.columns * max(stride_c, R)),
                 "QUICK": facts.vendor == "nvidia" and x.dtype != torch.float32,
                 **fp8_constants(call.out_dtype, facts),
             },
             tile.launch_options(),
-            unbuffered_for(stride_c),
+            ALL if masked else unbuffered_for(stride_c),  # masks and buffers both take scalar registers
         )
     )
     return launches

@@ -132,7 +132,8 @@ TILES: dict[str, dict[str, tuple[Tile, ...]]] = {
     "kmajor": {
         "nvidia": (Tile(ANY, 128, 128, num_warps=8, why="64 elements a thread, columns of 128 bytes"),),
         "amd": (
-            Tile(ANY, 128, 128, num_warps=4, why="16 bytes a store both ways, columns of 128 bytes", multiple_of=16),
+            Tile(ANY, 128, 128, num_warps=4, why="16 bytes a store both ways; no masks", multiple_of=128),
+            Tile(ANY, 128, 128, num_warps=8, why="32 elements a lane, masks of rows in SGPRs", multiple_of=16),
             Tile(ANY, 128, 128, num_warps=16, why="16 elements a lane, each with its mask in two SGPRs"),
         ),
         "cpu": (Tile(ANY, 128, 128, num_warps=1, why="interpreter: few, large numpy calls"),),

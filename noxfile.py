@@ -194,7 +194,7 @@ def build(session: nox.Session) -> None:
 
 @nox.session(name="new-wheel")
 def new_wheel(session: nox.Session) -> None:
-    """Make a new wheel from common/template: `nox -s new-wheel -- turbo-foo`."""
+    """Make a new wheel from common/template: `nox -s new-wheel -- turbo-foo`, with HIP kernels `--native`."""
     python, arguments = environment(session)
     session.run(python, "-m", "tools.new_wheel", *arguments, external=True)
 

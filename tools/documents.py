@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from tools import documents_ops
+from tools import documents_ops, new_wheel
 from tools.monorepo import ROOT, Wheel, wheels
 from turbo_core import GlobalBackendManager
 from turbo_core.environment import FAMILIES
@@ -105,12 +105,21 @@ def costs() -> str:
     return markdown(["tests", "measured, s", "budget, s"], ([name, f"{m:.0f}", f"{s:.0f}"] for name, m, s in rows))
 
 
+def new_op() -> str:
+    """What an op consists of, with the lines that each part has in the template."""
+    parts = list(new_wheel.lines_of_an_op())
+    shipped = sum(lines for part, _, lines in parts if not part.startswith(("tests", "the benchmark")))
+    total = ("all but tests and benchmark", "", shipped)
+    return markdown(["part", "files", "lines"], (map(str, row) for row in (*parts, total)))
+
+
 TABLES = {
     "operators": Table(ROOT / "README.md", operators),
     "wheels": Table(ROOT / "README.md", list_of_wheels),
     "requirements": Table(ROOT / "docs" / "install.md", requirements),
     "settings": Table(ROOT / "docs" / "backends.md", settings),
     "backends": Table(ROOT / "docs" / "backends.md", backends),
+    "new op": Table(ROOT / "CONTRIBUTING.md", new_op),
     "budgets": Table(ROOT / "CONTRIBUTING.md", costs),
 }
 

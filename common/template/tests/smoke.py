@@ -1,27 +1,37 @@
 # SPDX-License-Identifier: MIT
-"""Smoke test of an installed turbo-example: a plain program, so that it runs where nothing else is installed."""
+"""Smoke test of an installed turbo-template: a plain program, so that it runs where nothing else is installed."""
 
 import importlib.util
-import sys
 
-import turbo_example
+import turbo_template
 
 
 def without_torch() -> None:
-    assert "torch" not in sys.modules
-    assert dir(turbo_example)
+    for name in turbo_template.__all__:
+        try:
+            getattr(turbo_template, name)
+        except ImportError as error:
+            assert "pip install" in str(error), f"no line to type in: {error}"
+        else:
+            raise AssertionError(f"turbo_template.{name} was loaded without torch")
 
 
 def with_torch() -> None:
-    import turbo_example.pytorch.kernels
-    import turbo_example.pytorch.modules
-    import turbo_example.pytorch.ops  # noqa: F401
+    import torch
+
+    x, residual = torch.randn(2, 5, 16, requires_grad=True)
+    scale = torch.randn(5, requires_grad=True)
+    y = turbo_template.ScaleRows()(x, scale, residual)
+    torch.testing.assert_close(y, x * scale[:, None] + residual, rtol=1e-4, atol=1e-4)
+    dx, dscale = torch.autograd.grad(y.sum(), [x, scale])
+    torch.testing.assert_close(dx, scale[:, None].expand(5, 16), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(dscale, x.sum(-1), rtol=1e-4, atol=1e-4)
 
 
 if __name__ == "__main__":
     if importlib.util.find_spec("torch") is None:
         without_torch()
-        print("turbo-example: ok without torch")
+        print("turbo-template: ok without torch")
     else:
         with_torch()
-        print("turbo-example: ok with torch")
+        print("turbo-template: ok with torch")

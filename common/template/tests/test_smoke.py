@@ -11,9 +11,9 @@ SMOKE = Path(__file__).with_name("smoke.py")
 
 def test_smoke(capsys):
     runpy.run_path(str(SMOKE), run_name="__main__")
-    assert capsys.readouterr().out.startswith("turbo-example: ok with")
+    assert capsys.readouterr().out.startswith("turbo-template: ok with")
 
 
 def test_importing_imports_no_torch():
-    code = "import sys, turbo_example; sys.exit(any(name in sys.modules for name in ('torch', 'triton')))"
+    code = "import sys, turbo_template; sys.exit(any(name in sys.modules for name in ('torch', 'triton')))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

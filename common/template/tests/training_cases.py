@@ -3,10 +3,52 @@
 
 from __future__ import annotations
 
-from turbo_testing.training import ModuleCase, OpCase
+from functools import partial
+from pathlib import Path
 
-OPS: list[OpCase] = []
+import torch
 
-MODULES: list[ModuleCase] = []
+import turbo_template
+from turbo_testing.cases import load_file
+from turbo_testing.training import ModuleCase, OpCase, floats
+
+cases = load_file(Path(__file__).with_name("cases.py"), "cases_of_turbo_template")
+WIDTH = 24
+
+
+def _inputs(rows, dtype, device, residual):
+    tensors = {"x": floats(rows, WIDTH, dtype=dtype, device=device), "scale": floats(rows, dtype=dtype, device=device)}
+    if residual:
+        tensors["residual"] = floats(rows, WIDTH, dtype=dtype, device=device)
+    return tensors
+
+
+OPS = [
+    OpCase(
+        "scale_rows",
+        turbo_template.scale_rows,
+        partial(_inputs, residual=True),
+        ("x", "scale", "residual"),
+        cases.scale_rows,
+        second=True,
+    ),
+    OpCase(
+        "scale_rows",
+        turbo_template.scale_rows,
+        partial(_inputs, residual=False),
+        ("x", "scale"),
+        cases.scale_rows,
+        "without a residual",
+        second=True,
+    ),
+]
+
+
+def _module_inputs(device):
+    x, scale = floats(2, 5, WIDTH, dtype=torch.float32, device=device), floats(2, 5, dtype=torch.float32, device=device)
+    return x, scale, 2 * x
+
+
+MODULES = [ModuleCase("ScaleRows", lambda device: turbo_template.ScaleRows(), _module_inputs)]
 
 NOT_OPS: dict[str, str] = {}  # public names that are neither, each with what it is

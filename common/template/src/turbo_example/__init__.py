@@ -1,9 +1,0 @@
-# SPDX-License-Identifier: MIT
-"""The example ops of Turbo. Importing it imports no torch until a name is used."""
-
-from turbo_core.lazy import attach
-
-__all__: list[str] = []
-
-# public name -> module that defines it
-__getattr__, __dir__ = attach(__name__, {})

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: MIT
-"""Dispatchers and backends (`*_impl.py`) and the reference in plain PyTorch (`reference.py`)."""

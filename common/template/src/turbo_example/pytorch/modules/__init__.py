@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: MIT
-"""`torch.nn.Module` wrappers; they call ops."""

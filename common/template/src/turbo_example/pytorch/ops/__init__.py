@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: MIT
-"""Public functions and their `torch.autograd` formulas; they call kernels."""

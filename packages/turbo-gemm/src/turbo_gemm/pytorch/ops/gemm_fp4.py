@@ -10,7 +10,8 @@ from turbo_core.low_precision import Float4QuantConfig
 from turbo_core.sharding import shardable
 from turbo_gemm.calls import GemmFp8Call
 from turbo_gemm.pytorch.kernels.gemm_fp8_impl import GemmFp4Dispatcher
-from turbo_gemm.pytorch.ops.gemm_fp8_product import quantised_calls, quantised_gemm, quantised_gemm_of_shards
+from turbo_gemm.pytorch.ops.gemm_fp8 import quantised_gemm, quantised_gemm_of_shards
+from turbo_gemm.pytorch.ops.gemm_fp8_explain import quantised_calls
 from turbo_gemm.pytorch.ops.sharding import gemm_fp8_rules
 
 __all__ = ["GEMM_FP4", "gemm_fp4"]

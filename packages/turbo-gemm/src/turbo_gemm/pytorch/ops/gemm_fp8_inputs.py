@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The operands that users pass to gemm_fp8 and gemm_fp4: plain tensors, `QuantizedTensor`s and pairs, quantised."""
+"""The operands that users pass to gemm_fp8 and gemm_fp4: checked, and quantised where they are not yet."""
 
 from __future__ import annotations
 
@@ -10,13 +10,42 @@ import torch
 from turbo_core import UnsupportedError
 from turbo_core.low_precision import Float4QuantConfig, Float8QuantConfig, ScalingGranularity, ScalingRecipe
 from turbo_gemm.calls import Operand
+from turbo_gemm.pytorch.ops.gemm_checks import check_gemm, check_main_grad
 from turbo_gemm.pytorch.ops.gemm_fp8_quantize import Quantised, Scheme, mx_direction, quantize
 from turbo_quant import QuantizedTensor, QuantizedTensorPair, check_quantized_tensor
 
-__all__ = ["as_pair", "dequantized", "quantized"]
+__all__ = ["checked", "dequantized", "quantized"]
+
+_PRESHUFFLE_ALIGNMENT = 16  # rows of a tile of AITER's payload order
 
 
-def as_pair(op: str, name: str, x: Any) -> QuantizedTensorPair:
+def checked(
+    op: str,
+    a: Any,
+    b: Any,
+    trans_a: bool,
+    trans_b: bool,
+    out_dtype: torch.dtype | None,
+    config: Float8QuantConfig | Float4QuantConfig,
+    pattern: str | None,
+    bias: torch.Tensor | None,
+) -> tuple[QuantizedTensorPair, QuantizedTensorPair]:
+    """a and b as pairs, where they and all other arguments fit together."""
+    a, b = _as_pair(op, "a", a), _as_pair(op, "b", b)
+    check_gemm(a.data, b.data, trans_a, trans_b, out_dtype, bias, op)
+    if isinstance(config, Float4QuantConfig) and config.use_preshuffle:
+        sizes = [*a.data.shape, *b.data.shape]
+        if any(size % _PRESHUFFLE_ALIGNMENT for size in sizes):
+            raise UnsupportedError(
+                f"{op}: config.use_preshuffle with a of shape {sizes[:2]} and b of shape {sizes[2:]}; multiples of "
+                f"{_PRESHUFFLE_ALIGNMENT} are accepted"
+            )
+    if pattern is not None:
+        check_main_grad(b.data, pattern, op)
+    return a, b
+
+
+def _as_pair(op: str, name: str, x: Any) -> QuantizedTensorPair:
     """``x`` as a pair: what the forward reads, to which the gradient belongs, and what is given for the backward.
 
     That it is a matrix is checked afterwards.

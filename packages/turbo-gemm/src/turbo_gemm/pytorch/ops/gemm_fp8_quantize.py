@@ -114,34 +114,21 @@ class Scheme(NamedTuple):
         divided: Divided = ((), (), ()),
     ) -> Scheme:
         """The scheme of ``config`` for tensors of ``device``."""
+        granularity = config.granularity
         if isinstance(config, Float4QuantConfig):
             none = torch.uint8  # float scales do not occur
             return cls(
-                trans_a,
-                trans_b,
-                config.granularity,
-                MX_BLOCK_SIZE,
-                none,
-                none,
-                "e2m1",
-                "e2m1",
-                True,
-                config.use_gradient_sr,
-                config.use_preshuffle,
-                divided=divided,
-            )
+                trans_a, trans_b, granularity, MX_BLOCK_SIZE, none, none, "e2m1", "e2m1", True, config.use_gradient_sr,
+                config.use_preshuffle, divided=divided
+            )  # fmt: skip
         sizes = {ScalingGranularity.BLOCKWISE: config.block_size, ScalingGranularity.MX_BLOCKWISE: MX_BLOCK_SIZE}
+        dtype, gradient_dtype = (_payload_dtype(config.format, device, is_forward) for is_forward in (True, False))
+        format = "e5m2" if config.format is Format.E5M2 else "e4m3"
+        gradient_format = "e4m3" if config.format is Format.E4M3 else "e5m2"
         return cls(
-            trans_a,
-            trans_b,
-            config.granularity,
-            sizes.get(config.granularity) or 0,
-            _payload_dtype(config.format, device, True),
-            _payload_dtype(config.format, device, False),
-            "e5m2" if config.format is Format.E5M2 else "e4m3",
-            "e4m3" if config.format is Format.E4M3 else "e5m2",
-            divided=divided,
-        )
+            trans_a, trans_b, granularity, sizes.get(granularity) or 0, dtype, gradient_dtype, format, gradient_format,
+            divided=divided
+        )  # fmt: skip
 
     def contraction(self, which: str) -> int:
         """The dimension of ``a`` or ``b``, as stored, that C = A B sums over."""

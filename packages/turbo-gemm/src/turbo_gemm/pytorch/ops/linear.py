@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from turbo_core.sharding import shardable
-from turbo_gemm.pytorch.ops.gemm_fp8_product import quantised_gemm
+from turbo_gemm.pytorch.ops.gemm_fp8 import quantised_gemm
 from turbo_gemm.pytorch.ops.sharding import linear_fp8_rules, linear_rules
 
 __all__ = ["linear", "linear_fp8"]

@@ -21,7 +21,7 @@ import turbo_attention as ta
 from turbo_attention.calls import BackwardCall, ForwardCall
 from turbo_attention.layout import empty_like_rows
 from turbo_attention.pytorch.kernels import aiter_attention
-from turbo_attention.pytorch.kernels.aiter_attention import AITER_ARGUMENTS, AiterBackend, aiter_arguments
+from turbo_attention.pytorch.kernels.aiter_attention import AITER_ARGUMENTS, aiter_arguments
 from turbo_attention.pytorch.kernels.attention_impl import AttentionDispatcher
 from turbo_attention.pytorch.kernels.reference import attention_backward, attention_forward
 from turbo_attention.pytorch.ops.attention import FLASH_ATTN, FLASH_ATTN_VARLEN
@@ -146,7 +146,7 @@ def answer(monkeypatch, place="gfx942", version=VERSION, sq=256, sk=256, width=1
         k = torch.empty(2, sk, 2, width, dtype=dtype, device=where)
         v = torch.empty(2, sk, 2, width_v or width, dtype=dtype, device=where)
         calls = FLASH_ATTN.calls(q, k, v, **more, **tensors)
-        return AiterBackend.why_not(calls["forward"]), AiterBackend.why_not(calls["backward"]._replace(**change))
+        return aiter_attention.why_not(calls["forward"]), aiter_attention.why_not(calls["backward"]._replace(**change))
 
 
 F32 = torch.float32
@@ -215,7 +215,7 @@ def test_ragged_lengths_are_one_tensor(monkeypatch):
         starts, other = (torch.empty(4, dtype=torch.int32) for _ in range(2))
 
         def why_not(starts_k):
-            return AiterBackend.why_not(FLASH_ATTN_VARLEN.calls(q, q, q, starts, starts_k, 50, 50)["backward"])
+            return aiter_attention.why_not(FLASH_ATTN_VARLEN.calls(q, q, q, starts, starts_k, 50, 50)["backward"])
 
         assert why_not(starts) is None and why_not(starts.view(4)) is None
         longer = torch.empty(5, dtype=torch.int32)
@@ -330,8 +330,7 @@ class StandIn:
             values[name][None] if "cu_seqlens_q" in values else values[name] for name in ("out", "softmax_lse", "dout")
         )
         assert lse.shape == (call.q.shape[0], call.q.shape[2], call.q.shape[1]) and lse.is_contiguous()
-        low, deterministic = torch.zeros_like(lse), values["deterministic"]
-        gradients = attention_backward(BackwardCall(call, out, lse, low, dout, None, deterministic, False))
+        gradients = attention_backward(BackwardCall(call, out, lse, torch.zeros_like(lse), dout, None, False))
         for name, gradient in zip(("dq", "dk", "dv"), gradients, strict=False):
             values[name].copy_(gradient[0] if "cu_seqlens_q" in values else gradient)
         return torch.empty(0)  # softmax_d

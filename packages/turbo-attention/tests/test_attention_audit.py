@@ -52,13 +52,13 @@ def test_all(arch):
 def test_widths_that_would_spill_are_refused(vendor, monkeypatch):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     from turbo_attention.audit import HEADS, MORE_FP8_HEADS, MORE_HEADS, _call
-    from turbo_attention.pytorch.kernels import attention_impl
+    from turbo_attention.triton import attention
     from turbo_core.device import arch_facts
 
-    monkeypatch.setattr(attention_impl, "device_facts", lambda device: replace(arch_facts("gfx950"), vendor=vendor))
+    monkeypatch.setattr(attention, "device_facts", lambda device: replace(arch_facts("gfx950"), vendor=vendor))
 
     def reason(D, Dv):
-        return attention_impl.why_not_widths(_call(torch.bfloat16, D, Dv))
+        return attention.why_not_widths(_call(torch.bfloat16, D, Dv))
 
     assert not any(reason(*heads) for heads in (*HEADS, *MORE_HEADS, *MORE_FP8_HEADS, (127, 1), (252, 132)))
     assert "up to 576 is accepted" in reason(577, 8)

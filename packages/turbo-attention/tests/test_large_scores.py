@@ -229,7 +229,7 @@ def test_on_nvidia_heads_of_large_lse_are_computed_again(device, ragged, poisone
     for launch in launches:
         launch.run(device)
     dout = torch.randn(1, 140, 4, 16).bfloat16()
-    backward = BackwardCall(call, *result, dout, None, True, False)
+    backward = BackwardCall(call, *result, dout, None, False)
     wanted = reference.attention_backward(backward)
     found, launches = launcher.plan_backward(backward, H200)
     kernels = [launch.kernel.fn.__name__ for launch in launches]

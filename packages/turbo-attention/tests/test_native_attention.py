@@ -55,7 +55,7 @@ def make_call(q, k, v, causal=False, scale=None):
 def check(q, k, v, causal=False, scale=None):
     call = make_call(q, k, v, causal, scale)
     assert native.why_not(call) is None
-    out, lse, lse_low = native.forward(call)
+    out, lse, lse_low = native.run(call)
     wanted, wanted_lse = attention(q, k, v, call.softmax_scale, right=call.right)
     assert out.dtype == q.dtype and lse.dtype == torch.float32
     error = (out.double() - wanted).abs().max()
@@ -151,7 +151,7 @@ def test_equal_keys_of_large_logits(device, side, D, dtype):
     """Every key has the same weight, and lse + lse_low the logarithm of their number, which lse has no room for."""
     q, k = (torch.full((1, s, 1, D), side, device=device, dtype=dtype) for s in (3, 77))
     v = tensor(device, dtype, 1, 77, 1, D)
-    out, lse, lse_low = native.forward(make_call(q, k, v))
+    out, lse, lse_low = native.run(make_call(q, k, v))
     torch.testing.assert_close(out.double(), v.double().mean(1, keepdim=True).expand_as(out), rtol=0.02, atol=0.005)
     scale = float(torch.tensor(D**-0.5, dtype=torch.float32) * torch.tensor(math.log2(math.e), dtype=torch.float32))
     score = float(torch.tensor(side * side * D * scale, dtype=torch.float32)) * math.log(2)  # of base 2, as subtracted
@@ -166,7 +166,7 @@ def test_nan_and_infinity_stay_where_they_belong(device, D):
     k, v = (tensor(device, torch.bfloat16, 1, 70, 2, D) for _ in range(2))
     v[0, 5, 1, 3] = math.nan
     q[0, 9, 1, 0] = math.inf
-    out, lse, _ = native.forward(make_call(q, k, v))
+    out, lse, _ = native.run(make_call(q, k, v))
     assert out[0, :, 0].isfinite().all() and lse[0, 0].isfinite().all()
     assert out[0, :, 1, 3].isnan().all() and out[0, 9, 1].isnan().all()
     assert out[0, :9, 1, :3].isfinite().all()
@@ -194,8 +194,8 @@ def test_offsets_beyond_31_bits(device):
     dense = [torch.randn(1, S, 1, D, device=device).bfloat16() for _ in range(3)]
     for tensor_, values in zip((q, k, v), dense, strict=True):
         tensor_.copy_(values)
-    out, lse, _ = native.forward(make_call(q, k, v, True))
-    wanted, wanted_lse, _ = native.forward(make_call(*dense, True))
+    out, lse, _ = native.run(make_call(q, k, v, True))
+    wanted, wanted_lse, _ = native.run(make_call(*dense, True))
     assert torch.equal(out, wanted) and torch.equal(lse, wanted_lse)
     far = torch.empty(2**31 + 2**20, dtype=torch.bfloat16, device=device)
     q, k, v = (far.as_strided((2, 70, 1, D), (2**31, D, 0, 1), i * 70 * D) for i in range(3))
@@ -206,7 +206,7 @@ def test_offsets_beyond_31_bits(device):
 
 def test_equal_inputs_give_equal_bits(device):
     q, k, v = (tensor(device, torch.bfloat16, 1, 300, 2, 128) for _ in range(3))
-    first, second = (native.forward(make_call(q, k, v, True)) for _ in range(2))
+    first, second = (native.run(make_call(q, k, v, True)) for _ in range(2))
     assert torch.equal(first.out, second.out) and torch.equal(first.lse, second.lse)
 
 

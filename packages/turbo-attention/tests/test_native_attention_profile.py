@@ -42,7 +42,7 @@ def tile_of(arch: str, D: int) -> Tile:
             session.profiles()
             q, k = (torch.randn(1, length, 1, D).bfloat16() for length in (256, 64 * tiles))
             empty = (None,) * 6
-            native.forward(ForwardCall(q, k, k, D**-0.5, -1, -1, 0.0, 0.0, *empty, 256, 64 * tiles))
+            native.run(ForwardCall(q, k, k, D**-0.5, -1, -1, 0.0, 0.0, *empty, 256, 64 * tiles))
             (profile,) = session.profiles()
             assert (profile["work_groups"], profile["vgpr_spills"], profile["scratch_bytes"]) == (1, 0, 0)
             counts.append(profile)

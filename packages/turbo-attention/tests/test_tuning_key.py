@@ -4,11 +4,12 @@
 import pytest
 import torch
 
-from turbo_attention.calls import BackwardCall, ForwardCall, Fp8Call, Fp8Scales
+from turbo_attention.calls import BackwardCall, ForwardCall
 from turbo_attention.pytorch.kernels.attention_impl import AttentionDispatcher
 from turbo_attention.pytorch.kernels.fp8_impl import Fp8AttentionDispatcher
 from turbo_attention.pytorch.kernels.sparse_mla_impl import SparseMlaDispatcher
 from turbo_attention.sparse_calls import SparseBackward, SparseForward
+from turbo_core.calls import device_of
 
 HALF = torch.bfloat16
 
@@ -42,10 +43,8 @@ BACKWARD = BackwardCall(
     lse_low=tensor(2, 2, 4),
     dout=tensor(2, 4, 2, 24, dtype=HALF),
     dlse=tensor(2, 2, 4),
-    deterministic=False,
     want_dbias=False,
 )
-FP8 = Fp8Call(FORWARD, Fp8Scales(tensor(2, 2, 1), tensor(2, 2, 1), tensor(2, 2, 1), HALF))
 SPARSE = SparseForward(
     q=tensor(4, 2, 16, dtype=HALF),
     kv=tensor(5, 16, dtype=HALF),
@@ -62,11 +61,10 @@ SPARSE_BACKWARD = SparseBackward(
     dout=tensor(4, 2, 8, dtype=HALF),
     dlse=tensor(4, 2),
 )
-FOLLOWS = {"scales.q", "scales.k", "scales.v"}  # shapes that q, k and v make, contiguous
 CALLS = {
     "forward": (AttentionDispatcher, FORWARD),
     "backward": (AttentionDispatcher, BACKWARD),
-    "fp8": (Fp8AttentionDispatcher, FP8),
+    "fp8": (Fp8AttentionDispatcher, FORWARD),
     "sparse forward": (SparseMlaDispatcher, SPARSE),
     "sparse backward": (SparseMlaDispatcher, SPARSE_BACKWARD),
 }
@@ -76,8 +74,6 @@ def others(value):
     """Values that differ from ``value`` in one thing."""
     if isinstance(value, bool):
         return {"not": not value}
-    if isinstance(value, torch.dtype):
-        return {"dtype": torch.float16}
     if not isinstance(value, torch.Tensor):
         return {"+1": value + 1}
     wider = torch.stack([value, value], dim=-1)[..., 0]
@@ -99,7 +95,7 @@ def test_every_field_is_in_the_key(kind):
     dispatcher, call = CALLS[kind]
     seen = {dispatcher.make_key(call): "the call itself"}
     for field, how, other in changed(call):
-        if field in FOLLOWS or (how == "none" and field.split(".")[-1] in ("q", "k", "v", "kv", "indices")):
+        if how == "none" and field.split(".")[-1] in ("q", "k", "v", "kv", "indices"):
             continue
         key = dispatcher.make_key(other)
         assert key not in seen, f"{kind}: {field} ({how}) has the key of {seen[key]}"
@@ -108,5 +104,10 @@ def test_every_field_is_in_the_key(kind):
 
 
 def test_forward_and_backward_are_told_apart():
-    keys = [dispatcher.make_key(call) for dispatcher, call in CALLS.values()]
+    keys = [(dispatcher.op, dispatcher.make_key(call)) for dispatcher, call in CALLS.values()]
     assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_calls_are_timed_on_the_device_of_their_tensors(kind):
+    assert device_of(CALLS[kind][1]) == FORWARD.q.device

@@ -57,13 +57,12 @@ MORE_OPTIONS: dict[str, dict[str, Any]] = {
 def kernels(arch: str, full: bool) -> Iterator[TritonKernel | CodeObject]:
     """All kernels of the wheel for ``arch``; without ``full`` a part that compiles quickly."""
     from turbo_core.audit import TritonKernel, code_objects
-    from turbo_core.launch import ALWAYS
 
     yield from code_objects(turbo_attention, arch)
     seen = set()
     for name, launch in launches(arch, full):
         signature = launch.signature()
-        key = (launch.kernel.fn.__name__, str(signature), str(launch.options))
+        key = (launch.kernel.fn.__name__, str(signature), str(launch.all_options()))
         if key in seen:
             continue
         seen.add(key)
@@ -74,7 +73,7 @@ def kernels(arch: str, full: bool) -> Iterator[TritonKernel | CodeObject]:
             dict(signature.types),
             dict(signature.constants),
             dict(signature.attributes),
-            {**launch.options, **ALWAYS},
+            launch.all_options(),
         )
 
 
@@ -87,7 +86,7 @@ def launches(arch: str, full: bool) -> Iterator[tuple[str, Launch]]:
         for D, Dv in (*HEADS, *MORE_HEADS) if full else HEADS:
             for option, given in {**OPTIONS, **MORE_OPTIONS}.items() if full else OPTIONS.items():
                 if option == "everything" and (D, Dv) not in ((64, 64), (128, 128)):
-                    continue  # refused: TritonBackend.why_not
+                    continue  # refused: triton.attention.why_not
                 if option == "all but bias" and max(D, Dv) > 256:
                     continue  # likewise
                 for launch in _attention(arch, dtype, D, Dv, **given):
@@ -153,24 +152,14 @@ def _attention(arch: str, dtype: torch.dtype, D: int, Dv: int, **given: Any) -> 
     facts = arch_facts(arch)
     call = _call(dtype, D, Dv, **given)
     result, forward = attention.plan_forward(call, facts)
-    backward = BackwardCall(call, *result, result.out, result.lse, True, call.bias is not None)
+    backward = BackwardCall(call, *result, result.out, result.lse, call.bias is not None)
     return [*forward, *attention.plan_backward(backward, facts)[1]]
 
 
 def _fp8(arch: str, D: int, Dv: int, **given: Any) -> list[Launch]:
-    from turbo_attention.calls import Fp8Scales
-    from turbo_attention.triton import attention
-    from turbo_attention.triton.quantize_rows import plan_quantize_rows
+    from turbo_attention.triton import attention_fp8
 
-    torch = require_torch()
-    facts = arch_facts(arch)
-    fp8 = torch.float8_e4m3fnuz if facts.fp8_fnuz else torch.float8_e4m3fn
-    call = _call(torch.bfloat16, D, Dv, **given)
-    planned = [plan_quantize_rows(tensor, fp8) for tensor in call[:3]]
-    (q, k, v), scales, launches = zip(*planned, strict=True)
-    scaled = Fp8Scales(*scales, torch.bfloat16)
-    _, forward = attention.plan_forward(call._replace(q=q, k=k, v=v), facts, scales=scaled)
-    return [*launches, *forward]
+    return attention_fp8.plan(_call(require_torch().bfloat16, D, Dv, **given), arch_facts(arch))[1]
 
 
 def _sparse(arch: str, dtype: torch.dtype) -> list[Launch]:
@@ -187,7 +176,7 @@ def _sparse(arch: str, dtype: torch.dtype) -> list[Launch]:
     _, _, queries = sparse_mla.plan_queries(backward, result.lse, facts)
     shares, slots = sparse_mla.plan_shares(backward, result.lse, 0, 512, facts)
     return [
-        forward,
+        *forward,
         queries,
         slots,
         sparse_mla.plan_sum(call, shares, 0, 512, q.new_empty(512, 576, dtype=torch.float32)),

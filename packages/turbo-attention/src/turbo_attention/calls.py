@@ -27,9 +27,6 @@ Backward, with D_i = do_i . o_i - dlse_i:
 keep_ij = (word >> 8) >= round(dropout_p * 2^24), word the first of Philox4x32-10 with key (low, high half of seed) and
 counter (j, i, batch * Hq + h, low half of offset): the mask depends on the position alone, not on tiles or backends.
 
-FP8: q, k and v are payloads with one scale_inv for FP8_ROWS rows of a head, and s_ij = softmax_scale * scale_q scale_k
-q_i . k_j. p_ij is rounded to FP8 as p_ij * fp8_max. The backward takes q, k and v dequantised.
-
 Shapes: B batch, Sq, Sk sequence lengths, Hq, Hkv heads, D head dim of q and k, Dv of v and o. Variable lengths: the
 sequences lie one after another, B is 1 in the tensors, and cu_seqlens say where each begins; i and j count from there.
 Rows of no sequence, before the first and behind the last, have o = 0, lse = -inf and gradients of 0. Offsets that
@@ -40,21 +37,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from turbo_attention.layout import rows_like
+from turbo_core.calls import Spec
+
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "FP8_ROWS",
     "AttentionGradients",
     "AttentionResult",
     "BackwardCall",
     "ForwardCall",
-    "Fp8Call",
-    "Fp8Scales",
+    "backward_specs",
     "dropout_terms",
+    "forward_specs",
+    "weights_spec",
 ]
 
-FP8_ROWS = 64
 _DROPOUT_STEPS = 2**24
 
 
@@ -80,6 +79,7 @@ class ForwardCall(NamedTuple):
         rng: int64 [2] on the device, seed and offset, or None without dropout.
         cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1] on the device, or None for a dense batch. bias is then None.
         max_seqlen_q, max_seqlen_k: Sq, Sk, or the longest sequence.
+        deterministic: the gradients are the same bits from run to run.
     """
 
     q: torch.Tensor
@@ -98,6 +98,7 @@ class ForwardCall(NamedTuple):
     cu_seqlens_k: torch.Tensor | None
     max_seqlen_q: int
     max_seqlen_k: int
+    deterministic: bool = False
 
     @property
     def sequences(self) -> int:
@@ -123,7 +124,6 @@ class BackwardCall(NamedTuple):
         lse, lse_low: contiguous.
         dout: of out's shape, any strides but the last is 1.
         dlse: of lse's shape, or None where lse has no gradient.
-        deterministic: the same bits from run to run.
         want_dbias: whether dbias is wanted.
     """
 
@@ -133,13 +133,15 @@ class BackwardCall(NamedTuple):
     lse_low: torch.Tensor
     dout: torch.Tensor
     dlse: torch.Tensor | None
-    deterministic: bool
     want_dbias: bool
 
 
 class AttentionGradients(NamedTuple):
     """dq, dk, dv of the shapes and dtypes of q, k, v; dbias [B,Hq,Sq,Sk] in bias's dtype, not yet summed over what
-    was broadcast; dsink float32 [Hq]. None where there is no such input or it was not wanted."""
+    was broadcast; dsink float32 [Hq]. None where there is no such input or it was not wanted.
+
+    A backend may give dbias with more rows and columns behind these, and dsink as the shares of the queries,
+    [B,Hq,Sq], without those of dlse."""
 
     dq: torch.Tensor
     dk: torch.Tensor
@@ -148,17 +150,25 @@ class AttentionGradients(NamedTuple):
     dsink: torch.Tensor | None
 
 
-class Fp8Scales(NamedTuple):
-    """scale_inv of q, k and v: float32 [B,heads,ceil(S/FP8_ROWS)], contiguous; and what out is to be."""
+def forward_specs(call: ForwardCall) -> AttentionResult:
+    """The `Spec` of each part of the result."""
+    import torch
 
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    out_dtype: torch.dtype
+    q = call.q
+    lse = Spec((q.shape[0], q.shape[2], q.shape[1]), torch.float32)
+    return AttentionResult._make((rows_like(q, call.v.shape[3]), lse, lse))
 
 
-class Fp8Call(NamedTuple):
-    """An attention forward of FP8 payloads: ``forward`` with q, k, v of one FP8 type, dense, and their scales."""
+def backward_specs(call: BackwardCall) -> AttentionGradients:
+    """The `Spec` of each gradient, None where there is none."""
+    q, k, v, bias, sink = call.forward.q, call.forward.k, call.forward.v, call.forward.bias, call.forward.sink
+    dbias = Spec(tuple(bias.shape), bias.dtype) if call.want_dbias and bias is not None else None
+    dsink = None if sink is None else Spec(tuple(sink.shape), sink.dtype)
+    return AttentionGradients._make((*(rows_like(rows, rows.shape[3]) for rows in (q, k, v)), dbias, dsink))
 
-    forward: ForwardCall
-    scales: Fp8Scales
+
+def weights_spec(call: ForwardCall) -> Spec:
+    """The `Spec` of the weights p."""
+    import torch
+
+    return Spec((call.sequences, call.q.shape[2], call.max_seqlen_q, call.max_seqlen_k), torch.float32)

@@ -3,18 +3,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from turbo_core.calls import Spec, empty
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["empty_like_rows"]
+__all__ = ["allocate", "empty_like_rows", "rows_like"]
+
+_Specs = TypeVar("_Specs", bound=tuple[Any, ...])
 
 
-def empty_like_rows(tensor: torch.Tensor, width: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """An empty [B,S,H,width] in ``tensor``'s order of dimensions in memory (bshd, sbhd, bhsd), dense."""
-    single = isinstance(tensor.shape[0], int) and tensor.shape[0] == 1  # a ragged batch, whose length may be a symbol
-    order = sorted(range(3), key=lambda axis: (axis > 0 or not single, -tensor.stride(axis), axis))
-    shape = [tensor.shape[axis] for axis in order]
-    back = [order.index(axis) for axis in range(3)]
-    return tensor.new_empty((*shape, width), dtype=dtype).permute(*back, 3)
+def rows_like(rows: torch.Tensor, width: int, dtype: torch.dtype | None = None) -> Spec:
+    """[B,S,H,width] in the order of the dimensions of ``rows`` in memory (bshd, sbhd, bhsd), dense.
+
+    Rows whose last stride is not 1 are copied before a kernel reads them: contiguous.
+    """
+    shape = rows.shape[:3]
+    order = [0, 1, 2]
+    if rows.stride(3) == 1 or rows.shape[3] == 1:
+        # a ragged batch is a single one, whose length may be a symbol
+        single = isinstance(shape[0], int) and shape[0] == 1
+        order.sort(key=lambda axis: (axis > 0 or not single, -rows.stride(axis), axis))
+    dtype = rows.dtype if dtype is None else dtype
+    if order == [0, 1, 2]:
+        return Spec((*shape, width), dtype)
+    strides, step = [1] * 4, width
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(shape[axis], 1) if isinstance(shape[axis], int) else shape[axis]
+    return Spec((*shape, width), dtype, tuple(strides))
+
+
+def empty_like_rows(rows: torch.Tensor, width: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """An empty tensor as `rows_like` says."""
+    return empty(rows_like(rows, width, dtype), rows.device)
+
+
+def allocate(specs: _Specs, device: torch.device) -> _Specs:
+    """The same NamedTuple with an empty tensor in place of each `Spec`."""
+    tensors = [None if spec is None else empty(spec, device) for spec in specs]
+    return type(specs)(*tensors)

@@ -24,10 +24,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from turbo_core.calls import Spec
+
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SparseBackward", "SparseForward", "SparseGradients", "SparseResult"]
+__all__ = [
+    "SparseBackward",
+    "SparseForward",
+    "SparseGradients",
+    "SparseResult",
+    "sparse_backward_specs",
+    "sparse_forward_specs",
+]
 
 
 class SparseForward(NamedTuple):
@@ -74,3 +83,18 @@ class SparseGradients(NamedTuple):
     dq: torch.Tensor
     dkv: torch.Tensor
     dsink: torch.Tensor | None
+
+
+def sparse_forward_specs(call: SparseForward) -> SparseResult:
+    """The `Spec` of each part of the result."""
+    import torch
+
+    tokens, heads = call.q.shape[:2]
+    lse = Spec((tokens, heads), torch.float32)
+    return SparseResult._make((Spec((tokens, heads, call.rank), call.q.dtype), lse, lse))
+
+
+def sparse_backward_specs(call: SparseBackward) -> SparseGradients:
+    """The `Spec` of each gradient, None where there is none."""
+    q, kv, sink = call.forward.q, call.forward.kv, call.forward.sink
+    return SparseGradients._make(None if x is None else Spec(tuple(x.shape), x.dtype) for x in (q, kv, sink))

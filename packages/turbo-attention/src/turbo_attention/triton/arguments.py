@@ -14,7 +14,7 @@ from turbo_attention.triton.tiles import Tile, choose_tile, split_width
 from turbo_core.device import DeviceFacts
 from turbo_core.launch import power_of_two
 
-__all__ = ["WIDE_STRIDE", "Common", "named_strides", "options_of", "sources_of", "strides_of"]
+__all__ = ["WIDE_STRIDE", "Common", "named_strides", "sources_of", "strides_of"]
 
 WIDE_STRIDE = 2**31 // 256  # elements between rows from which 32-bit offsets inside a tile of 128 rows may not do
 
@@ -34,7 +34,7 @@ class Common:
         self.threshold, self.keep_scale = dropout_terms(call.dropout_p)
         self.window = call.left + call.right + 1 if call.left >= 0 and call.right >= 0 else None
         extras = call.bias is not None or call.alibi_slopes is not None or call.softcap > 0 or call.rng is not None
-        self.brings = "any" if extras else "plain" if self.ragged or call.left >= 0 else "whole"
+        self.features = "any" if extras else "plain" if self.ragged or call.left >= 0 else "whole"
         self.natural = call.bias is not None or call.alibi_slopes is not None or call.softcap > 0
         self.flags = dict(
             EVEN_D=self.even_d,
@@ -49,14 +49,14 @@ class Common:
         return not self.ragged and length % block == 0
 
     def tile(self, kernel: str, facts: DeviceFacts) -> Tile:
-        brings = self.brings
+        features = self.features
         if facts.vendor == "amd" and not (self.tail_d == 0 and self.even_d and self.even_v):
-            brings = {"whole": "plain"}.get(brings, "any")  # masks of columns need scalar registers as well
-        return choose_tile(kernel, self.widest, self.element_bytes, self.window, brings, facts)
+            features = {"whole": "plain"}.get(features, "any")  # masks of columns need scalar registers as well
+        return choose_tile(kernel, self.widest, self.element_bytes, self.window, features, facts)
 
     def blocks(self, tile: Tile) -> dict[str, int]:
         widths = dict(BLOCK_D=self.block_d, TAIL_D=self.tail_d, BLOCK_V=self.block_v, width_qk=self.D, width_v=self.DV)
-        return dict(BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, PIECE=tile.piece, **widths)
+        return dict(BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, **widths)
 
     def align(self, arguments: dict[str, Any]) -> int:
         """The power of two that widths and strides of rows share; 1 from 16 on, which Triton sees by itself."""
@@ -69,8 +69,8 @@ class Common:
         return dict(len_q=call.q.shape[1], len_k=call.k.shape[1])
 
     def ends(self, tile: Tile) -> dict[str, int | None]:
-        """D and DV at run time, for tiles that take products over them in pieces."""
-        return dict(end_qk=self.D if tile.piece else None, end_v=self.DV if tile.piece else None)
+        """D and DV at run time, for tiles with a `Tile.block_k`."""
+        return dict(end_qk=self.D if tile.block_k else None, end_v=self.DV if tile.block_k else None)
 
     def lse_strides(self, lse: torch.Tensor) -> dict[str, int]:
         """Of sequence and head; ragged sequences lie in one row per head."""
@@ -118,10 +118,6 @@ def named_strides(name: str, tensor: torch.Tensor) -> dict[str, int]:
 
 
 _ROW_STRIDES = {f"stride_{name}{axis}" for name in ("q", "k", "v", "o", "do", "dq", "dk", "dv") for axis in "bsh"}
-
-
-def options_of(tile: Tile) -> dict[str, int]:
-    return dict(num_warps=tile.num_warps, num_stages=tile.num_stages, **dict(tile.options))
 
 
 def sources_of(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Launchers of the Triton attention: tile choice, descriptors or pointers, launches. No checks, autograd or dispatch.
+"""The backend TRITON of attention: which calls its kernels take, tile choice, descriptors or pointers, launches.
 
 A launch is planned from metadata alone, so that the audit compiles what a target would run. The large kernels use no
 buffer instructions on AMD: with them up to 14 scalar registers spilled (triton 3.9).
@@ -7,27 +7,21 @@ buffer instructions on AMD: with them up to 14 scalar registers spilled (triton 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from turbo_attention.calls import (
-    FP8_ROWS,
     AttentionGradients,
     AttentionResult,
     BackwardCall,
     ForwardCall,
-    Fp8Scales,
+    backward_specs,
+    forward_specs,
 )
-from turbo_attention.layout import empty_like_rows
-from turbo_attention.triton.arguments import (
-    WIDE_STRIDE,
-    Common,
-    named_strides,
-    options_of,
-    sources_of,
-    strides_of,
-)
+from turbo_attention.fp8_calls import FP8_ROWS, Fp8Result, Fp8Scales
+from turbo_attention.layout import allocate
+from turbo_attention.triton.arguments import WIDE_STRIDE, Common, named_strides, sources_of, strides_of
 from turbo_attention.triton.backward_kv_kernel import backward_kv_kernel
 from turbo_attention.triton.backward_q_kernel import backward_q_kernel
 from turbo_attention.triton.clear_rows import plan_clear_rows
@@ -37,69 +31,78 @@ from turbo_attention.triton.tiles import Tile
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.launch import ALL, Launch, power_of_two
 from turbo_core.low_precision import fp8_max
-from turbo_core.prepared import PreparedLaunches
 
-__all__ = ["backward", "forward", "plan_backward", "plan_forward"]
+__all__ = ["forward_launches", "plan", "plan_backward", "plan_forward", "why_not", "why_not_widths"]
 
-_prepared = PreparedLaunches()
-
-
-def forward(call: ForwardCall, scales: Fp8Scales | None = None) -> AttentionResult:
-    """The attention of ``call``; of FP8 payloads with their ``scales``."""
-    device = call.q.device
-
-    def plan() -> tuple[AttentionResult, list[Launch]]:
-        return plan_forward(call, device_facts(device), scales=scales)
-
-    result: AttentionResult = _prepared.run("forward", (*call, *(scales or ())), device, plan)
-    return result
+MAX_HEAD_DIM = 576
+MAX_HEAD_DIM_V = 512
 
 
-class Planned(NamedTuple):
-    """What the launches of a backward write: dbias padded to whole tiles, dsink of each query, [B,Hq,Sq]."""
-
-    dq: torch.Tensor
-    dk: torch.Tensor
-    dv: torch.Tensor
-    dbias: torch.Tensor | None
-    dsink: torch.Tensor | None
+def why_not(call: ForwardCall | BackwardCall) -> str | None:
+    """What the kernels have against ``call``."""
+    forward = call if isinstance(call, ForwardCall) else call.forward
+    return why_not_widths(forward) or _why_not_features(forward)
 
 
-def backward(call: BackwardCall) -> AttentionGradients:
-    """Its gradients."""
-    fwd, device = call.forward, call.dout.device
+def why_not_widths(call: ForwardCall) -> str | None:
+    """What they have against its head dims, in FP8 too."""
+    dims = call.q.shape[3], call.v.shape[3]
+    if max(dims) > MAX_HEAD_DIM:
+        return f"the head dim is {max(dims)}; up to {MAX_HEAD_DIM} is accepted"
+    if dims[1] > MAX_HEAD_DIM_V:
+        return f"the head dim of v is {dims[1]}; up to {MAX_HEAD_DIM_V} is accepted"
+    # rows that end within a vector of 8 bytes are loaded in smaller ones, each with masks in AMD's scalar registers
+    uneven = any(width % (4 if width <= 256 else 16) for width in dims if width > 128)
+    if uneven and device_facts(call.q.device).vendor == "amd":
+        return f"the head dims are {dims}; over 128 multiples of 4 are accepted, over 256 multiples of 16"
+    return None
 
-    def plan() -> tuple[Planned, list[Launch]]:
-        return plan_backward(call, device_facts(device))
 
-    dq, dk, dv, dbias, dsink = _prepared.run("backward", (*fwd, *call[1:]), device, plan)
-    if dbias is not None:
-        dbias = dbias[:, :, : fwd.max_seqlen_q, : fwd.max_seqlen_k].contiguous()
-    return AttentionGradients(dq, dk, dv, dbias, None if dsink is None else _dsink(call, dsink))
+def _why_not_features(call: ForwardCall) -> str | None:
+    """What no tile of the table holds in AMD's scalar registers."""
+    if device_facts(call.q.device).vendor != "amd":
+        return None
+    others = {"alibi_slopes": call.alibi_slopes is not None, "softcap": call.softcap, "dropout": call.dropout_p}
+    extras = [name for name, given in others.items() if given]
+    dims = {call.q.shape[3], call.v.shape[3]}
+    if extras and call.bias is not None and not dims <= {16, 32, 64, 128}:
+        return f"bias with {' and '.join(extras)}; head dims 16, 32, 64 and 128 are accepted for that, not {dims}"
+    if len(extras) > 1 and max(dims) > 256:
+        return f"{' with '.join(extras)}; head dims up to 256 are accepted for that, not {max(dims)}"
+    return None
 
 
-def _dsink(call: BackwardCall, shares: torch.Tensor) -> torch.Tensor:
-    """The sum of the queries' ``shares``, and of exp(sink - lse) dlse: small, left to torch."""
-    dsink = shares.sum((0, 2))
-    if call.dlse is not None and call.forward.sink is not None:
-        weights = torch.exp((call.forward.sink[:, None] - call.lse) - call.lse_low)
-        dsink += (weights * call.dlse).masked_fill_(call.lse == -torch.inf, 0.0).sum((0, 2))
-    return dsink
+def plan(
+    call: ForwardCall | BackwardCall, facts: DeviceFacts
+) -> tuple[AttentionResult | AttentionGradients, list[Launch]]:
+    """What the call's launches write, and these."""
+    return plan_forward(call, facts) if isinstance(call, ForwardCall) else plan_backward(call, facts)
 
 
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
 def plan_forward(
-    call: ForwardCall, facts: DeviceFacts, tile: Tile | None = None, scales: Fp8Scales | None = None
+    call: ForwardCall, facts: DeviceFacts, tile: Tile | None = None
 ) -> tuple[AttentionResult, list[Launch]]:
     """The result to be, and the launches that fill it; ``tile`` in place of the table's (benchmarks)."""
+    result = allocate(forward_specs(call), call.q.device)
+    return result, forward_launches(call, result, facts, tile=tile)
+
+
+def forward_launches(
+    call: ForwardCall,
+    result: AttentionResult | Fp8Result,
+    facts: DeviceFacts,
+    *,
+    tile: Tile | None = None,
+    scales: Fp8Scales | None = None,
+) -> list[Launch]:
+    """The launches that write out, lse and lse_low of ``result``; with ``scales`` q, k and v are FP8 payloads."""
     q, k, v = call.q, call.k, call.v
+    out, lse, lse_low = result.out, result.lse, result.lse_low
     common = Common(call)
     tile = tile or common.tile("forward", facts)
-    out = empty_like_rows(q, common.DV, None if scales is None else scales.out_dtype)
-    lse = torch.empty((q.shape[0], common.heads, q.shape[1]), dtype=torch.float32, device=q.device)
-    lse_low = torch.empty_like(lse)
     tiles = -(-call.max_seqlen_q // tile.block_m)
     sources, described = sources_of(common, tile, facts, q, k, v)
     arguments = dict(
@@ -129,10 +132,10 @@ def plan_forward(
         SUMS=_row_sums(facts),
     )
     grid = (tiles * common.heads * call.sequences,)
-    launches = [Launch(forward_kernel, grid, arguments, constants, options_of(tile), ALL)]
+    launches = [Launch(forward_kernel, grid, arguments, constants, tile.launch_options(), ALL)]
     if call.cu_seqlens_q is not None:
         launches.append(plan_clear_rows(call.cu_seqlens_q, out, lse=lse, lse_low=lse_low))
-    return AttentionResult(out, lse, lse_low), launches
+    return launches
 
 
 def _row_sums(facts: DeviceFacts) -> int:
@@ -145,19 +148,25 @@ def _row_sums(facts: DeviceFacts) -> int:
 
 def plan_backward(
     call: BackwardCall, facts: DeviceFacts, tiles_of: dict[str, Tile] | None = None
-) -> tuple[Planned, list[Launch]]:
-    """The gradients to be and the launches that fill them; ``tiles_of`` ("kv", "q") in place of the tables' choice."""
+) -> tuple[AttentionGradients, list[Launch]]:
+    """The gradients to be, with dbias in whole tiles and dsink of each query, and the launches that fill them.
+
+    ``tiles_of`` ("kv", "q") are in place of the table's choice.
+    """
     fwd = call.forward
-    q, k, v, do = fwd.q, fwd.k, fwd.v, call.dout
+    q, k, do = fwd.q, fwd.k, call.dout
     common = Common(fwd)
     tiles_of = tiles_of or {}
     tile = tiles_of.get("kv") or common.tile("kv", facts)
     sequences = fwd.sequences
-    dq, dk, dv = empty_like_rows(q, common.D), empty_like_rows(k, common.D), empty_like_rows(v, common.DV)
-    dbias = None
-    if call.want_dbias and fwd.bias is not None:
+    specs: Any = backward_specs(call)
+    if specs.dbias is not None:
         rows, columns = _padded(fwd.max_seqlen_q, tile.block_m), _padded(fwd.max_seqlen_k, tile.block_n)
-        dbias = torch.empty((q.shape[0], common.heads, rows, columns), dtype=fwd.bias.dtype, device=q.device)
+        specs = specs._replace(dbias=specs.dbias._replace(shape=(*specs.dbias.shape[:2], rows, columns)))
+    if specs.dsink is not None:
+        specs = specs._replace(dsink=specs.dsink._replace(shape=call.lse.shape))
+    gradients: AttentionGradients = allocate(specs, q.device)
+    dq, dk, dv, dbias, dsink = gradients
     of_queries = QueryRows(call, common, facts)
     wide = common.flags["WIDE"] or do.stride(1) >= WIDE_STRIDE or call.out.stride(1) >= WIDE_STRIDE
     common.flags["WIDE"] = wide
@@ -193,17 +202,16 @@ def plan_backward(
     )
     grid = (key_tiles * k.shape[2] * sequences,)
     zeroed = () if dbias is None else ("dbias",)
-    launches.append(Launch(backward_kv_kernel, grid, arguments, constants, options_of(tile), ALL, zeroed))
+    launches.append(Launch(backward_kv_kernel, grid, arguments, constants, tile.launch_options(), ALL, zeroed))
     if not of_queries.exact:
         again, exact = {**arguments, "far": of_queries.far}, {**constants, "LOW": True}
-        launches.append(Launch(backward_kv_kernel, grid, again, exact, options_of(tile), ALL))
+        launches.append(Launch(backward_kv_kernel, grid, again, exact, tile.launch_options(), ALL))
     q_tile = tiles_of.get("q") or common.tile("q", facts)
-    dsink = None if fwd.sink is None else torch.empty_like(call.lse)
     launches.append(_plan_q(call, common, q_tile, facts, dq, dsink, of_queries))
     if fwd.cu_seqlens_q is not None and fwd.cu_seqlens_k is not None:
         launches.append(plan_clear_rows(fwd.cu_seqlens_q, dq))
         launches.append(plan_clear_rows(fwd.cu_seqlens_k, dk, dv))
-    return Planned(dq, dk, dv, dbias, dsink), launches
+    return gradients, launches
 
 
 def _backward_inputs(
@@ -267,4 +275,4 @@ def _plan_q(
     )
     grid = (tiles * common.heads * fwd.sequences,)
     zeroed = ("dsink",) if dsink is not None and common.ragged else ()
-    return Launch(backward_q_kernel, grid, arguments, constants, options_of(tile), ALL, zeroed)
+    return Launch(backward_q_kernel, grid, arguments, constants, tile.launch_options(), ALL, zeroed)

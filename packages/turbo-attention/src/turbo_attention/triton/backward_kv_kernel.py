@@ -23,7 +23,7 @@ from turbo_attention.triton.stages import (
     dropout_keep,
     exponents,
     load_rows,
-    product_in_pieces,
+    product_by_columns,
     sequence,
     store_rows,
     visible,
@@ -43,7 +43,7 @@ def _walk(
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_M: tl.constexpr, MASKED: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_ALIBI: tl.constexpr, HAS_DROPOUT: tl.constexpr, WANT_DBIAS: tl.constexpr,
-    WIDE: tl.constexpr, BLOCK_N: tl.constexpr, PIECE: tl.constexpr, LOW: tl.constexpr,
+    WIDE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, LOW: tl.constexpr,
     STEP: tl.constexpr,
 ):  # fmt: skip
     """Queries ``begin`` to ``end`` into the sums; MASKED: some pair in the tiles may be out of sight.
@@ -71,10 +71,10 @@ def _walk(
                 q_tail, offset_q, m, stride_qs, sq, width_q, BLOCK_M, TAIL_D, BLOCK_D, DESCRIPTOR, MASK_ROWS,
                 not EVEN_D, WIDE
             )  # fmt: skip
-        if PIECE > 0:
-            raw = product_in_pieces(
+        if BLOCK_K > 0:
+            raw = product_by_columns(
                 k, offset_k, n0, stride_ks, sk, q, offset_q, m, stride_qs, sq, width_q, end_q, BLOCK_N, BLOCK_M,
-                PIECE, WIDE
+                BLOCK_K, WIDE
             )  # fmt: skip
         else:
             raw = tl.dot(k_ND, q_MD.T, input_precision="ieee")
@@ -103,10 +103,10 @@ def _walk(
         do_MV = load_rows(
             do, offset_do, m, stride_dos, sq, width_do, BLOCK_M, BLOCK_V, 0, DESCRIPTOR, MASK_ROWS, not EVEN_V, WIDE
         )  # fmt: skip
-        if PIECE > 0:
-            dp = product_in_pieces(
+        if BLOCK_K > 0:
+            dp = product_by_columns(
                 v, offset_v, n0, stride_vs, sk, do, offset_do, m, stride_dos, sq, width_do, end_do, BLOCK_N,
-                BLOCK_M, PIECE, WIDE
+                BLOCK_M, BLOCK_K, WIDE
             )  # fmt: skip
         else:
             dp = tl.dot(v_NV, do_MV.T, input_precision="ieee")
@@ -142,7 +142,7 @@ def backward_kv_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, WANT_DBIAS: tl.constexpr,
-    WIDE: tl.constexpr, XCDS: tl.constexpr, PIECE: tl.constexpr, ALIGN: tl.constexpr, FAR_ROWS: tl.constexpr,
+    WIDE: tl.constexpr, XCDS: tl.constexpr, BLOCK_K: tl.constexpr, ALIGN: tl.constexpr, FAR_ROWS: tl.constexpr,
     FAR_TILES: tl.constexpr, LOW: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """The grid is one program a tile of keys; ``tiles`` a head. dbias is padded to whole tiles, so needs no mask.
@@ -252,7 +252,7 @@ def backward_kv_kernel(
                 right, scale, softcap, bias_head, stride_bias_m, stride_bias_n, stride_dbias_m, slope, seed, offset,
                 counter, threshold, keep_scale,
                 BLOCK_M, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_M, True, HAS_LEFT, HAS_RIGHT,
-                HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE, BLOCK_N, PIECE, LOW, STEP
+                HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE, BLOCK_N, BLOCK_K, LOW, STEP
             )  # fmt: skip
         if not ONE_WALK:
             dk_ND, dk_tail, dv_NV = _walk(
@@ -262,7 +262,7 @@ def backward_kv_kernel(
                 right, scale, softcap, bias_head, stride_bias_m, stride_bias_n, stride_dbias_m, slope, seed, offset,
                 counter, threshold, keep_scale,
                 BLOCK_M, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_M, False, HAS_LEFT, HAS_RIGHT,
-                HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE, BLOCK_N, PIECE, LOW, STEP
+                HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WANT_DBIAS, WIDE, BLOCK_N, BLOCK_K, LOW, STEP
             )  # fmt: skip
 
     offset_dk, offset_dv = base_dk + head_k * stride_dkh, base_dv + head_k * stride_dvh

@@ -23,7 +23,7 @@ from turbo_attention.triton.stages import (
     exponents,
     key_ranges,
     load_rows,
-    product_in_pieces,
+    product_by_columns,
     row_sums,
     sequence,
     store_rows,
@@ -101,7 +101,7 @@ def _walk(
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr, MASKED: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_ALIBI: tl.constexpr, HAS_DROPOUT: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr,
-    PIECE: tl.constexpr, SUMS: tl.constexpr,
+    BLOCK_K: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """Keys ``begin`` to ``end`` into the sums; MASKED: some pair in the tiles may be out of sight."""
     MASK_ROWS: tl.constexpr = MASKED and not EVEN_N
@@ -118,10 +118,10 @@ def _walk(
                 k_tail, offset_k, n, stride_ks, sk, width_k, BLOCK_N, TAIL_D, BLOCK_D, DESCRIPTOR, MASK_ROWS,
                 not EVEN_D, WIDE
             )  # fmt: skip
-        if PIECE > 0:
-            raw = product_in_pieces(
+        if BLOCK_K > 0:
+            raw = product_by_columns(
                 q, offset_q, m0, stride_qs, sq, k, offset_k, n, stride_ks, sk, width_k, end_k, BLOCK_M, BLOCK_N,
-                PIECE, WIDE
+                BLOCK_K, WIDE
             )  # fmt: skip
         else:
             raw = tl.dot(q_MD, k_ND.T, input_precision="ieee")
@@ -132,10 +132,10 @@ def _walk(
             HAS_CAP, HAS_BIAS, HAS_ALIBI
         )  # fmt: skip
         p = tl.exp2(exponent)  # times weight_M, which joins the subtraction of delta
-        if PIECE > 0:
-            dp = product_in_pieces(
+        if BLOCK_K > 0:
+            dp = product_by_columns(
                 do, offset_do, m0, stride_dos, sq, v, offset_v, n, stride_vs, sk, width_v, end_v, BLOCK_M,
-                BLOCK_N, PIECE, WIDE
+                BLOCK_N, BLOCK_K, WIDE
             )  # fmt: skip
         else:
             v_NV = load_rows(
@@ -173,7 +173,7 @@ def backward_q_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, WIDE: tl.constexpr,
-    XCDS: tl.constexpr, PIECE: tl.constexpr, ALIGN: tl.constexpr, SUMS: tl.constexpr, STEP: tl.constexpr,
+    XCDS: tl.constexpr, BLOCK_K: tl.constexpr, ALIGN: tl.constexpr, SUMS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """The grid is one program a tile of queries; ``tiles`` a head. Order of arguments, tails: `forward_kernel`.
 
@@ -249,7 +249,7 @@ def backward_q_kernel(
             end_v, low, full_low, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m,
             stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, PIECE, SUMS
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, BLOCK_K, SUMS
         )  # fmt: skip
     if not ONE_WALK:
         dq_MD, dq_tail, pdp = _walk(
@@ -258,7 +258,7 @@ def backward_q_kernel(
             end_v, full_low, full_high, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m,
             stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, False,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, PIECE, SUMS
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, BLOCK_K, SUMS
         )  # fmt: skip
     if HAS_RIGHT or not EVEN_N or ONE_WALK:
         dq_MD, dq_tail, pdp = _walk(
@@ -267,7 +267,7 @@ def backward_q_kernel(
             end_v, full_high, high, m0, i_M, sq, sk, shift, left, right, scale, softcap, bias_head, stride_bias_m,
             stride_bias_n, slope, seed, offset, counter, threshold, keep_scale,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, PIECE, SUMS
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, WIDE, BLOCK_M, BLOCK_K, SUMS
         )  # fmt: skip
     if SUMS > 0:
         logit = tl.load(sink + head)

@@ -30,7 +30,7 @@ from turbo_attention.triton.stages import (
     key_ranges,
     load_rows,
     position,
-    product_in_pieces,
+    product_by_columns,
     row_sums,
     sequence,
     store_rows,
@@ -51,15 +51,15 @@ def _walk(
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr, MASKED: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_ALIBI: tl.constexpr, HAS_DROPOUT: tl.constexpr, FP8_MAX: tl.constexpr, SCALE_ROWS: tl.constexpr,
-    WIDE: tl.constexpr, BLOCK_M: tl.constexpr, PIECE: tl.constexpr, SUMS: tl.constexpr,
+    WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """Keys ``begin`` to ``end`` into the running sums; MASKED: some pair in the tiles may be out of sight."""
     for n in tl.range(begin, end, BLOCK_N):
         j_N = n + tl.arange(0, BLOCK_N)
-        if PIECE > 0:
-            s = product_in_pieces(
+        if BLOCK_K > 0:
+            s = product_by_columns(
                 q, offset_q, m0, stride_qs, sq, k, offset_k, n, stride_ks, sk, width_k, end_k, BLOCK_M, BLOCK_N,
-                PIECE, WIDE
+                BLOCK_K, WIDE
             )  # fmt: skip
         else:
             k_ND = load_rows(
@@ -122,7 +122,7 @@ def forward_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL_D: tl.constexpr, BLOCK_V: tl.constexpr,
     DESCRIPTOR: tl.constexpr, EVEN_D: tl.constexpr, EVEN_V: tl.constexpr, EVEN_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_CAP: tl.constexpr, FP8_MAX: tl.constexpr,
-    SCALE_ROWS: tl.constexpr, WIDE: tl.constexpr, XCDS: tl.constexpr, PIECE: tl.constexpr, ALIGN: tl.constexpr,
+    SCALE_ROWS: tl.constexpr, WIDE: tl.constexpr, XCDS: tl.constexpr, BLOCK_K: tl.constexpr, ALIGN: tl.constexpr,
     SUMS: tl.constexpr,
 ):  # fmt: skip
     """The grid is one program a tile; tiles of a head follow one another, so that its keys are read from L2.
@@ -198,7 +198,7 @@ def forward_kernel(
             softcap, bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
             scale_q_M, scale_k, scale_v,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE, BLOCK_M, PIECE,
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE, BLOCK_M, BLOCK_K,
             SUMS
         )  # fmt: skip
     if not ONE_WALK:
@@ -208,7 +208,7 @@ def forward_kernel(
             softcap, bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
             scale_q_M, scale_k, scale_v,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, False,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE, BLOCK_M, PIECE,
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE, BLOCK_M, BLOCK_K,
             SUMS
         )  # fmt: skip
     if HAS_RIGHT or not EVEN_N or ONE_WALK:
@@ -218,7 +218,7 @@ def forward_kernel(
             softcap, bias_head, stride_bias_m, stride_bias_n, slope, seed, offset, batch * heads + head, threshold,
             scale_q_M, scale_k, scale_v,
             BLOCK_N, BLOCK_D, TAIL_D, BLOCK_V, DESCRIPTOR, EVEN_D, EVEN_V, EVEN_N, True,
-            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE, BLOCK_M, PIECE,
+            HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_BIAS, HAS_ALIBI, HAS_DROPOUT, FP8_MAX, SCALE_ROWS, WIDE, BLOCK_M, BLOCK_K,
             SUMS
         )  # fmt: skip
 

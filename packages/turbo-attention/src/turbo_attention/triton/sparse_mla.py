@@ -1,56 +1,100 @@
 # SPDX-License-Identifier: MIT
-"""Launchers of the Triton sparse MLA. No checks, autograd or dispatch."""
+"""The backend TRITON of sparse MLA: which calls its kernels take, tiles, launches.
+
+The backward is more than launches: the slots are sorted by torch, and dkv is summed in chunks of tokens.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from turbo_attention.sparse_calls import SparseBackward, SparseForward, SparseGradients, SparseResult
+from turbo_attention.layout import allocate
+from turbo_attention.sparse_calls import (
+    SparseBackward,
+    SparseForward,
+    SparseGradients,
+    SparseResult,
+    sparse_forward_specs,
+)
 from turbo_attention.triton.sparse_mla_kernel import (
     forward_kernel,
     queries_kernel,
     shares_kernel,
     sum_shares_kernel,
 )
+from turbo_core import tiles
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.launch import ALL, Launch, power_of_two
 
-__all__ = ["backward", "forward", "plan_forward", "plan_queries", "plan_shares", "plan_sum"]
+__all__ = ["plan", "plan_forward", "plan_queries", "plan_shares", "plan_sum", "run", "why_not"]
 
+MAX_RANK = 512  # of one tile's registers
+MAX_TAIL = 128
 _SHARES = 2**27  # float32 elements of dkv shares held at a time: 512 MiB
-
-# (kernel, vendor, bytes of an element) -> heads, slots, warps of a tile. A row of 576 is 36 KiB a 32 slots in 16 bits,
-# and 32 heads of sums are 64 KiB of registers; the audit passes these without a spill.
-_TILES: dict[tuple[str, str, int], tuple[int, int, int]] = {
-    ("forward", "amd", 2): (32, 32, 4),
-    ("queries", "amd", 2): (16, 32, 4),
-    ("shares", "amd", 2): (16, 32, 4),
-    ("forward", "nvidia", 2): (64, 32, 8),
-    ("queries", "nvidia", 2): (32, 32, 8),
-    ("shares", "nvidia", 2): (32, 32, 8),
-    ("forward", "amd", 4): (16, 16, 4),
-    ("queries", "amd", 4): (16, 16, 4),
-    ("shares", "amd", 4): (16, 16, 4),
-    ("forward", "nvidia", 4): (16, 16, 4),
-    ("queries", "nvidia", 4): (16, 16, 4),
-    ("shares", "nvidia", 4): (16, 16, 4),
-}
-# (vendor, bytes of an element) -> queries_kernel's PIECE: with all of q and do, 113 vector registers spilled
-_PIECES: dict[tuple[str, int], int] = {("amd", 4): 64}
 _SUM_ENTRIES, _SUM_COLUMNS = 8, 256
 
 
-def forward(call: SparseForward) -> SparseResult:
-    """The attention of ``call``."""
-    result, launch = plan_forward(call, device_facts(call.q.device))
-    launch.run(call.q.device)
-    return result
+@dataclass(frozen=True, kw_only=True)
+class _Tile(tiles.Tile):
+    """Heads and slots of a score tile; block_k: of `queries_kernel`."""
+
+    heads: int
+    slots: int
+    block_k: int = 0
 
 
-def backward(call: SparseBackward, held: int = _SHARES) -> SparseGradients:
-    """Its gradients; dkv in chunks of tokens, so that the shares of its rows, ``held`` elements, fit in memory."""
+def _rows(why: str, num_warps: int, queries_k: int = 0, **sizes: tuple[int, int]) -> dict[str, _Tile]:
+    """Kernel -> its tile."""
+    return {
+        kernel: _Tile(
+            heads=heads,
+            slots=slots,
+            num_warps=num_warps,
+            block_k=queries_k if kernel == "queries" else 0,
+            why=why,
+        )
+        for kernel, (heads, slots) in sizes.items()
+    }
+
+
+# (vendor, bytes of an element) -> kernel -> tile. A row of 576 is 36 KiB a 32 slots in 16 bits, and 32 heads of sums
+# are 64 KiB of registers.
+_TILES: dict[tuple[str, int], dict[str, _Tile]] = {
+    ("amd", 2): _rows("passes the audit without a spill", 4, forward=(32, 32), queries=(16, 32), shares=(16, 32)),
+    ("nvidia", 2): _rows(
+        "64 heads of sums are 128 KiB of registers", 8, forward=(64, 32), queries=(32, 32), shares=(32, 32)
+    ),
+    ("amd", 4): _rows(
+        "passes the audit; with all columns of q and do, 113 vector registers spilled",
+        4,
+        queries_k=64,
+        forward=(16, 16),
+        queries=(16, 16),
+        shares=(16, 16),
+    ),
+    ("nvidia", 4): _rows("float32 on FMA units", 4, forward=(16, 16), queries=(16, 16), shares=(16, 16)),
+}
+
+
+def why_not(call: SparseForward | SparseBackward) -> str | None:
+    """What the kernels have against ``call``."""
+    forward = call if isinstance(call, SparseForward) else call.forward
+    tail = forward.q.shape[2] - forward.rank
+    if forward.rank > MAX_RANK or tail > MAX_TAIL:
+        return f"kv has {forward.rank} + {tail} columns; up to {MAX_RANK} + {MAX_TAIL} are accepted"
+    return None
+
+
+def plan(call: SparseForward | SparseBackward, facts: DeviceFacts) -> tuple[SparseResult, list[Launch]] | None:
+    """What a forward's launch writes, and that."""
+    return plan_forward(call, facts) if isinstance(call, SparseForward) else None
+
+
+def run(call: SparseBackward, held: int = _SHARES) -> SparseGradients:
+    """The gradients; dkv in chunks of tokens, so that the shares of its rows, ``held`` elements, fit in memory."""
     fwd = call.forward
     facts = device_facts(fwd.q.device)
     delta = (call.dout.float() * call.out.float()).sum(2)
@@ -78,18 +122,18 @@ def _dsink(call: SparseBackward, shares: torch.Tensor) -> torch.Tensor:
     return dsink
 
 
-def _tile(kernel: str, call: SparseForward, facts: DeviceFacts) -> tuple[int, int, dict[str, Any], dict[str, int]]:
-    """Heads and slots of a tile, the kernel's constants, and launch options."""
-    vendor = "nvidia" if facts.vendor == "nvidia" else "amd"
-    heads, slots, warps = _TILES[kernel, vendor, call.q.element_size()]
+def _tile(kernel: str, call: SparseForward, facts: DeviceFacts) -> tuple[_Tile, dict[str, Any]]:
+    """The kernel's tile and constants."""
+    vendor = "nvidia" if facts.vendor == "nvidia" else "amd"  # a CPU, which interprets, as if it were AMD's
+    tile = _TILES[vendor, call.q.element_size()][kernel]
     tail = call.q.shape[2] - call.rank
     constants = dict(
-        BLOCK_H=heads,
-        BLOCK_N=slots,
+        BLOCK_H=tile.heads,
+        BLOCK_N=tile.slots,
         BLOCK_V=max(16, power_of_two(call.rank)),
         BLOCK_T=max(16, power_of_two(tail)) if tail else 0,
     )
-    return heads, slots, constants, dict(num_warps=warps, num_stages=1)
+    return tile, constants
 
 
 def _sizes(call: SparseForward) -> dict[str, Any]:
@@ -111,25 +155,22 @@ def _strides(call: SparseForward) -> dict[str, int]:
     return dict(stride_qt=call.q.stride(0), stride_qh=call.q.stride(1), stride_kv=call.kv.stride(0))
 
 
-def plan_forward(call: SparseForward, facts: DeviceFacts) -> tuple[SparseResult, Launch]:
+def plan_forward(call: SparseForward, facts: DeviceFacts) -> tuple[SparseResult, list[Launch]]:
     """The result to be, and the launch that fills it."""
+    result = allocate(sparse_forward_specs(call), call.q.device)
+    tile, constants = _tile("forward", call, facts)
     tokens, heads = call.q.shape[:2]
-    out = call.q.new_empty((tokens, heads, call.rank))
-    lse, lse_low = (call.q.new_empty((tokens, heads), dtype=torch.float32) for _ in range(2))
-    block, _, constants, options = _tile("forward", call, facts)
-    head_blocks = -(-heads // block)
+    head_blocks = -(-heads // tile.heads)
     arguments = dict(
         **_inputs(call),
         sink=call.sink,
-        out=out,
-        lse=lse,
-        lse_low=lse_low,
+        **result._asdict(),
         **_strides(call),
         **_sizes(call),
         head_blocks=head_blocks,
     )
-    launch = Launch(forward_kernel, (tokens * head_blocks,), arguments, constants, options, ALL)
-    return SparseResult(out, lse, lse_low), launch
+    grid = (tokens * head_blocks,)
+    return result, [Launch(forward_kernel, grid, arguments, constants, tile.launch_options(), ALL)]
 
 
 def plan_queries(
@@ -139,9 +180,9 @@ def plan_queries(
     fwd = call.forward
     dsink = None if fwd.sink is None else torch.empty_like(call.lse)
     dq = torch.empty(fwd.q.shape, dtype=fwd.q.dtype, device=fwd.q.device)
-    block, _, constants, options = _tile("queries", fwd, facts)
-    constants["PIECE"] = 0 if facts.vendor == "nvidia" else _PIECES.get(("amd", fwd.q.element_size()), 0)
-    head_blocks = -(-fwd.q.shape[1] // block)
+    tile, constants = _tile("queries", fwd, facts)
+    constants["BLOCK_K"] = tile.block_k
+    head_blocks = -(-fwd.q.shape[1] // tile.heads)
     arguments = dict(
         **_inputs(fwd),
         do=call.dout,
@@ -157,7 +198,8 @@ def plan_queries(
         **_sizes(fwd),
         head_blocks=head_blocks,
     )
-    return dq, dsink, Launch(queries_kernel, (fwd.q.shape[0] * head_blocks,), arguments, constants, options, ALL)
+    grid = (fwd.q.shape[0] * head_blocks,)
+    return dq, dsink, Launch(queries_kernel, grid, arguments, constants, tile.launch_options(), ALL)
 
 
 def plan_shares(
@@ -167,8 +209,8 @@ def plan_shares(
     fwd = call.forward
     topk, width = fwd.indices.shape[1], fwd.q.shape[2]
     shares = torch.empty((count, topk, width), dtype=torch.float32, device=fwd.q.device)
-    _, block, constants, options = _tile("shares", fwd, facts)
-    slot_blocks = -(-topk // block)
+    tile, constants = _tile("shares", fwd, facts)
+    slot_blocks = -(-topk // tile.slots)
     arguments = dict(
         **_inputs(fwd),
         do=call.dout,
@@ -183,7 +225,8 @@ def plan_shares(
         **_sizes(fwd),
         slot_blocks=slot_blocks,
     )
-    return shares, Launch(shares_kernel, (count * slot_blocks,), arguments, constants, options, ALL)
+    grid = (count * slot_blocks,)
+    return shares, Launch(shares_kernel, grid, arguments, constants, tile.launch_options(), ALL)
 
 
 def plan_sum(call: SparseForward, shares: torch.Tensor, first: int, count: int, dkv: torch.Tensor) -> Launch:

@@ -2,7 +2,7 @@
 """Sparse MLA: forward, gradient of queries, and gradient of the latent cache (formulas: sparse_calls.py).
 
 A score tile is [H,N]: BLOCK_H heads of one token against BLOCK_N of its slots, whose rows are gathered from kv, each in
-two pieces: BLOCK_V columns from 0 (V, and that much of K) and BLOCK_T columns behind (the rest of K, the rotary part).
+two parts: BLOCK_V columns from 0 (V, and that much of K) and BLOCK_T columns behind (the rest of K, the rotary part).
 The first has ``rank`` columns, the second ``width - rank``. Products in q's dtype with float32 sums.
 
 dkv is summed in a fixed order: each slot's share is written to memory (`shares_kernel`), slots are sorted by row, and
@@ -111,13 +111,13 @@ def _gradient_of_scores(s, dp, high_H, low_H, delta_H, filled, scale):
 def queries_kernel(
     q, kv, indices, do, lse, lse_low, delta, dq, sink, dsink, stride_qt, stride_qh, stride_kv, stride_dot, stride_doh,
     cached, heads, topk, rank, width, scale, head_blocks,
-    BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_T: tl.constexpr, PIECE: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """dq [T,H,width], contiguous; lse, lse_low, delta float32 [T,H]; the grid as in `forward_kernel`.
 
     dsink: float32 [T,H], - exp(sink - lse) sum_n p_n dp_n, where there is a sink; of p and dp, not of a rounded out.
-    PIECE: columns of q, do and kv that the products over ``rank`` take at a time, read again for each tile of slots; 0:
-    all, and q and do are held in registers.
+    BLOCK_K: columns of q, do and kv that the products over ``rank`` read at a time, again for each tile of slots; 0:
+    all of them, and q and do are held in registers.
     """
     token = (tl.program_id(0) // head_blocks).to(tl.int64)
     h = tl.program_id(0) % head_blocks * BLOCK_H + tl.arange(0, BLOCK_H)
@@ -136,15 +136,15 @@ def queries_kernel(
         row, filled = _slots(indices, token, n, topk, cached, BLOCK_N)
         kv_NV = _rows(kv, row, stride_kv, filled, 0, rank, BLOCK_V)
         kv_NT = kv_NV
-        if PIECE > 0:
+        if BLOCK_K > 0:
             s = tl.zeros((BLOCK_H, BLOCK_N), tl.float32)
             dp = tl.zeros((BLOCK_H, BLOCK_N), tl.float32)
-            for c in tl.range(0, BLOCK_V, PIECE):
-                kv_NP = _rows(kv, row, stride_kv, filled, c, rank - c, PIECE)
-                q_HP = _rows(q + token * stride_qt, h, stride_qh, alive, c, rank - c, PIECE)
-                do_HP = _rows(do + token * stride_dot, h, stride_doh, alive, c, rank - c, PIECE)
-                s = tl.dot(q_HP, kv_NP.T, s, input_precision="ieee")
-                dp = tl.dot(do_HP, kv_NP.T, dp, input_precision="ieee")
+            for c in tl.range(0, BLOCK_V, BLOCK_K):
+                kv_NK = _rows(kv, row, stride_kv, filled, c, rank - c, BLOCK_K)
+                q_HK = _rows(q + token * stride_qt, h, stride_qh, alive, c, rank - c, BLOCK_K)
+                do_HK = _rows(do + token * stride_dot, h, stride_doh, alive, c, rank - c, BLOCK_K)
+                s = tl.dot(q_HK, kv_NK.T, s, input_precision="ieee")
+                dp = tl.dot(do_HK, kv_NK.T, dp, input_precision="ieee")
         else:
             s = tl.dot(q_HV, kv_NV.T, input_precision="ieee")
             dp = tl.dot(do_HV, kv_NV.T, input_precision="ieee")

@@ -21,7 +21,7 @@ __all__ = [
     "key_ranges",
     "load_rows",
     "position",
-    "product_in_pieces",
+    "product_by_columns",
     "row_sums",
     "sequence",
     "store_rows",
@@ -99,11 +99,11 @@ def load_rows(
 
 
 @triton.jit
-def product_in_pieces(
+def product_by_columns(
     a, offset_a, first_a, stride_a, limit_a, b, offset_b, first_b, stride_b, limit_b, width, end,
-    ROWS_A: tl.constexpr, ROWS_B: tl.constexpr, PIECE: tl.constexpr, WIDE: tl.constexpr,
+    ROWS_A: tl.constexpr, ROWS_B: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """a . b^T of two tiles of rows in memory (`load_rows`), PIECE of ``width`` columns in registers at a time.
+    """a . b^T of two tiles of rows in memory (`load_rows`), BLOCK_K of ``width`` columns in registers at a time.
 
     Rows from the limit on are copies of the last one, no zeros: each mask would take two of AMD's scalar registers, and
     their scores count for nothing. ``end`` is ``width`` at run time: with a constant the loop would be unrolled, and
@@ -116,9 +116,9 @@ def product_in_pieces(
     a_A = a + (offset_a + tl.cast(first_a, tl.int64) * stride_a) + (row_a * stride_a)[:, None]
     b_B = b + (offset_b + tl.cast(first_b, tl.int64) * stride_b) + (row_b * stride_b)[:, None]
     sums = tl.zeros((ROWS_A, ROWS_B), tl.float32)
-    for first in tl.range(0, end, PIECE):
-        column = (first + tl.arange(0, PIECE))[None, :]
-        if width % PIECE == 0:
+    for first in tl.range(0, end, BLOCK_K):
+        column = (first + tl.arange(0, BLOCK_K))[None, :]
+        if width % BLOCK_K == 0:
             a_AP, b_BP = tl.load(a_A + column), tl.load(b_B + column)
         else:
             a_AP = tl.load(a_A + column, mask=column < width, other=0.0)

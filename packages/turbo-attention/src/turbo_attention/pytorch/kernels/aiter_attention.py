@@ -22,9 +22,9 @@ import torch
 
 from turbo_attention.calls import AttentionGradients, AttentionResult, BackwardCall, ForwardCall
 from turbo_attention.layout import empty_like_rows
-from turbo_core import KernelBackend, device_facts
+from turbo_core import device_facts
 
-__all__ = ["AITER_ARGUMENTS", "AiterBackend", "aiter_arguments", "known_releases"]
+__all__ = ["AITER_ARGUMENTS", "aiter_arguments", "known_releases", "run", "why_not"]
 
 _Version = tuple[int, ...]
 _Arguments = Mapping[str, tuple[str, ...]]
@@ -75,24 +75,22 @@ def _installed() -> str | None:
     return version if importlib.util.find_spec("aiter") else None
 
 
-class AiterBackend(KernelBackend):
-    """AITER's kernels, forward and backward, where they compute what turbo_attention/calls.py says."""
+def why_not(call: ForwardCall | BackwardCall) -> str | None:
+    """What AITER has against ``call``: it must compute what turbo_attention/calls.py says."""
+    forward = call if isinstance(call, ForwardCall) else call.forward
+    reason = _why_not_here(forward) or _why_not_options(forward)
+    if reason is not None or isinstance(call, ForwardCall):
+        return reason
+    if call.dlse is not None:
+        return "lse has a gradient (dlse); AITER's backward takes none"
+    if call.want_dbias:
+        return "the gradient of bias is wanted; AITER's is summed over batch and heads"
+    return None
 
-    @classmethod
-    def why_not(cls, call: ForwardCall | BackwardCall) -> str | None:
-        forward = call if isinstance(call, ForwardCall) else call.forward
-        reason = _why_not_here(forward) or _why_not_options(forward)
-        if reason is not None or isinstance(call, ForwardCall):
-            return reason
-        if call.dlse is not None:
-            return "lse has a gradient (dlse); AITER's backward takes none"
-        if call.want_dbias:
-            return "the gradient of bias is wanted; AITER's is summed over batch and heads"
-        return None
 
-    @classmethod
-    def execute(cls, call: ForwardCall | BackwardCall) -> AttentionResult | AttentionGradients:
-        return _forward(call) if isinstance(call, ForwardCall) else _backward(call)
+def run(call: ForwardCall | BackwardCall) -> AttentionResult | AttentionGradients:
+    """The attention of a call that `why_not` accepts, or its gradients."""
+    return _forward(call) if isinstance(call, ForwardCall) else _backward(call)
 
 
 # --- what it refuses ------------------------------------------------------------------------------------------------
@@ -212,7 +210,7 @@ def _backward(call: BackwardCall) -> AttentionGradients:
     values |= {name: tensor[0] if ragged else tensor for name, tensor in tensors.items()}
     values |= {
         "dbias": None,
-        "deterministic": call.deterministic,
+        "deterministic": forward.deterministic,
         "rng_state": q.new_empty(2, dtype=torch.int64),  # read by dropout alone, but its address is always taken
     }
     _call("_flash_attn_varlen_backward" if ragged else "_flash_attn_backward", values)

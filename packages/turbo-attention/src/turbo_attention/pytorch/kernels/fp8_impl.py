@@ -1,94 +1,74 @@
 # SPDX-License-Identifier: MIT
-"""The backends of FP8 attention (forward) and of the quantisation before it, and the choice among them."""
+"""The backends of FP8 attention and the choice among them, forward; its backward is attention's, of what it kept."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
-
 import torch
 
-from turbo_attention.calls import FP8_ROWS, AttentionResult, ForwardCall, Fp8Call, Fp8Scales
-from turbo_attention.layout import empty_like_rows
-from turbo_attention.pytorch.kernels.attention_impl import AttentionDispatcher, why_not_widths
-from turbo_attention.pytorch.kernels.fp8_reference import fp8_attention_forward, quantize_rows
-from turbo_core import AutoKernelDispatcher, BackendType, KernelBackend, PrecisionType, device_facts, why_no_triton
-from turbo_core.low_precision import Format, fp8_dtype
+from turbo_attention.calls import AttentionGradients, BackwardCall, ForwardCall
+from turbo_attention.fp8_calls import Fp8Backward, Fp8Payloads, Fp8Result, Fp8Scales, fp8_forward_specs
+from turbo_attention.layout import allocate
+from turbo_attention.pytorch.kernels.attention_impl import (
+    AttentionDispatcher,
+    has_scores,
+    run_backward,
+    without_scores,
+)
+from turbo_attention.pytorch.kernels.fp8_reference import dequantize_rows
+from turbo_attention.pytorch.kernels.reference import attention_probabilities
+from turbo_core import AutoKernelDispatcher, BackendType, PrecisionType, why_no_triton
+from turbo_core.calls import unit_strides
+from turbo_core.launch import fill_with_zeros
+from turbo_core.module_backend import ModuleBackend
 
-__all__ = ["Fp8AttentionDispatcher", "quantize", "run_fp8_forward"]
-
-
-class TritonBackend(KernelBackend):
-    """Our Triton kernel: products of FP8 numbers."""
-
-    @classmethod
-    def why_not(cls, call: Fp8Call) -> str | None:
-        return why_not_widths(call.forward) or why_no_triton(call.forward.q.device)
-
-    @classmethod
-    def execute(cls, call: Fp8Call) -> AttentionResult:
-        from turbo_attention.triton import attention
-
-        return attention.forward(call.forward, call.scales)
-
-
-class TorchBackend(KernelBackend):
-    """The reference: dequantised, float32, on any device."""
-
-    @classmethod
-    def why_not(cls, call: Fp8Call) -> str | None:
-        return None
-
-    @classmethod
-    def execute(cls, call: Fp8Call) -> AttentionResult:
-        return fp8_attention_forward(call)
+__all__ = ["Fp8AttentionDispatcher", "run_fp8_backward", "run_fp8_forward", "run_fp8_weights"]
 
 
 class Fp8AttentionDispatcher(AutoKernelDispatcher):
-    """Chooses the backend of one FP8 attention forward."""
+    """Chooses the backend of one FP8 attention forward, quantisation of q, k and v included."""
 
     op = "attention_fp8"
     family = "attn"
     backends = {
-        BackendType.TRITON: TritonBackend,
-        BackendType.TORCH: TorchBackend,
+        BackendType.TRITON: ModuleBackend("turbo_attention.triton.attention_fp8", why_no_triton),
+        BackendType.TORCH: ModuleBackend("turbo_attention.pytorch.kernels.fp8_reference"),
     }
+    defaults = {"amd": BackendType.TRITON, "nvidia": BackendType.TRITON, "cpu": BackendType.TORCH}
 
     @classmethod
-    def precision(cls, call: Fp8Call) -> PrecisionType:
+    def precision(cls, call: ForwardCall) -> PrecisionType:
         return PrecisionType.FP8
 
     @classmethod
-    def default_backend(cls, call: Fp8Call) -> BackendType:
-        """Triton on a GPU, plain torch on a CPU."""
-        cpu = device_facts(call.forward.q.device).vendor == "cpu"
-        return BackendType.TORCH if cpu else BackendType.TRITON
-
-    @classmethod
-    def make_key(cls, call: Fp8Call) -> Hashable:
-        return AttentionDispatcher.make_key(call.forward), call.scales.out_dtype
-
-    @classmethod
-    def describe(cls, call: Fp8Call) -> str:
-        return f"FP8 {AttentionDispatcher.describe(call.forward)}"
+    def describe(cls, call: ForwardCall) -> str:
+        return f"FP8 {AttentionDispatcher.describe(call)}"
 
 
-def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(payload, scale_inv [B,H,blocks]) in the device's E4M3."""
-    dtype = fp8_dtype(Format.E4M3, x.device)
-    if not x.numel():
-        blocks = -(-x.shape[1] // FP8_ROWS)
-        return empty_like_rows(x, x.shape[3], dtype), x.new_ones((x.shape[0], x.shape[2], blocks), dtype=torch.float32)
-    if x.stride(-1) != 1:
-        x = x.contiguous()
-    if device_facts(x.device).vendor != "cpu" and why_no_triton(x.device) is None:
-        from turbo_attention.triton.quantize_rows import quantize_rows as quantize_rows_triton
-
-        return quantize_rows_triton(x, dtype)
-    return quantize_rows(x, dtype)
+def run_fp8_forward(call: ForwardCall) -> Fp8Result:
+    """Compute ``call`` on the backend chosen for it; without scores to compute no backend is asked."""
+    if has_scores(call):
+        result: Fp8Result = Fp8AttentionDispatcher.dispatch(unit_strides(call, "q", "k", "v"))
+        return result
+    result = allocate(fp8_forward_specs(call), call.q.device)
+    for payload in result[3:6]:
+        fill_with_zeros(payload)
+    for scale in result[6:]:
+        scale.fill_(1.0)
+    return Fp8Result(*without_scores(call), *result[3:])
 
 
-def run_fp8_forward(call: ForwardCall, scales: Fp8Scales) -> AttentionResult:
-    """Compute ``call`` of payloads on the backend chosen for it; there are scores to compute."""
-    result: Any = Fp8AttentionDispatcher.dispatch(Fp8Call(call, scales))
-    return result
+def run_fp8_backward(call: Fp8Backward) -> AttentionGradients:
+    """The gradients, of the dequantised q, k and v."""
+    forward = _dequantized(call.forward, call.scales, call.out.dtype)
+    return run_backward(BackwardCall(forward, *call[2:]))
+
+
+def run_fp8_weights(call: Fp8Payloads) -> torch.Tensor:
+    """The weights p."""
+    return attention_probabilities(_dequantized(*call, torch.float32))
+
+
+def _dequantized(forward: ForwardCall, scales: Fp8Scales, dtype: torch.dtype) -> ForwardCall:
+    payloads = forward.q, forward.k, forward.v
+    q, k, v = (dequantize_rows(payload, scale, dtype) for payload, scale in zip(payloads, scales, strict=True))
+    return forward._replace(q=q, k=k, v=v)

@@ -5,12 +5,26 @@ from __future__ import annotations
 
 import torch
 
-from turbo_attention.calls import FP8_ROWS, AttentionResult, Fp8Call
+from turbo_attention.calls import ForwardCall
+from turbo_attention.fp8_calls import FP8_ROWS, Fp8Result
 from turbo_attention.layout import empty_like_rows
 from turbo_attention.pytorch.kernels.reference import attention_forward
-from turbo_core.low_precision import fp8_amax_floor, fp8_max
+from turbo_core.low_precision import Format, fp8_amax_floor, fp8_dtype, fp8_max
 
-__all__ = ["dequantize_rows", "fp8_attention_forward", "quantize_rows"]
+__all__ = ["dequantize_rows", "quantize_rows", "run", "why_not"]
+
+
+def why_not(call: ForwardCall) -> None:
+    """It takes every call."""
+
+
+def run(call: ForwardCall) -> Fp8Result:
+    """The attention of the dequantised payloads, in float32: what FP8 products are judged by."""
+    dtype, rows = fp8_dtype(Format.E4M3, call.q.device), (call.q, call.k, call.v)
+    payloads, scales = zip(*(quantize_rows(x, dtype) for x in rows), strict=True)
+    q, k, v = (dequantize_rows(payload, scale, torch.float32) for payload, scale in zip(payloads, scales, strict=True))
+    out, lse, lse_low = attention_forward(call._replace(q=q, k=k, v=v))
+    return Fp8Result(out.to(call.q.dtype), lse, lse_low, *payloads, *scales)
 
 
 def _blocks(x: torch.Tensor) -> torch.Tensor:
@@ -22,7 +36,7 @@ def _blocks(x: torch.Tensor) -> torch.Tensor:
 
 
 def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """(payload in x's order of dimensions, scale_inv float32 [B,H,blocks]); formula: triton/quantize_rows.py."""
+    """(payload in x's order of dimensions, scale_inv float32 [B,H,blocks]); formula: triton/attention_fp8.py."""
     blocks = _blocks(x.float())
     largest = fp8_max(dtype)
     finite = blocks.isfinite().all(dim=4).all(dim=2)
@@ -41,15 +55,3 @@ def dequantize_rows(payload: torch.Tensor, scale_inv: torch.Tensor, dtype: torch
     per_row = scale_inv.repeat_interleave(FP8_ROWS, dim=2)[:, :, : payload.shape[1]].transpose(1, 2)
     result = empty_like_rows(payload, payload.shape[3], dtype)
     return result.copy_(payload.float() * per_row[..., None])
-
-
-def fp8_attention_forward(call: Fp8Call) -> AttentionResult:
-    """The attention of the dequantised payloads, in float32: what FP8 products are judged by."""
-    forward, scales = call
-    rows = (
-        dequantize_rows(payload, scale_inv, torch.float32)
-        for payload, scale_inv in zip(forward[:3], scales[:3], strict=True)
-    )
-    q, k, v = rows
-    result = attention_forward(forward._replace(q=q, k=k, v=v))
-    return result._replace(out=result.out.to(scales.out_dtype))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The TURBO backend: a `ForwardCall` by the HIP kernels of the native library.
+"""The TURBO backend: a `ForwardCall` by the HIP kernels of the native library, its gradients by Triton's.
 
 Results are allocated here, tensors become addresses; the rest is `turbo_core.native.NativeLibrary`. The kernels read 16
-bytes at a time: a q, k or v that begins or strides otherwise is copied first.
+bytes at a time: a q, k or v that begins or strides otherwise is copied first. lse is that of Triton's kernels, whose
+backward goes with them.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from typing import Any
 
 import torch
 
-from turbo_attention.calls import AttentionResult, ForwardCall
-from turbo_attention.layout import empty_like_rows
+from turbo_attention.calls import AttentionGradients, AttentionResult, BackwardCall, ForwardCall, forward_specs
+from turbo_attention.layout import allocate
+from turbo_core import DeviceFacts, why_no_triton
+from turbo_core.launch import Launch
 from turbo_core.native import NativeLibrary, float_code
 
-__all__ = ["HEAD_DIMS", "forward", "reset", "why_not"]
+__all__ = ["HEAD_DIMS", "plan", "reset", "run", "why_not"]
 
 HEAD_DIMS = (64, 128)
 MAX_LENGTH = 2**30 - 1024  # of a sequence; kMaxRows in csrc/kernels/attention.cpp
@@ -33,12 +36,19 @@ reset = _library.reset
 # --- can it run -------------------------------------------------------------------------------------------------------
 
 
-def why_not(call: ForwardCall) -> str | None:
-    """Why the HIP kernels cannot compute ``call``; None when they can."""
-    reason = _library.why_not(call.q.device)
-    if reason is None:
-        reason = _why_not_operation(call)
-    return _why_not_size(call) if reason is None else reason
+def why_not(call: ForwardCall | BackwardCall) -> str | None:
+    """Why the HIP kernels, or Triton's behind them, cannot compute ``call``; None when they can."""
+    forward = call if isinstance(call, ForwardCall) else call.forward
+    device = forward.q.device
+    reason = _library.why_not(device) or _why_not_operation(forward) or _why_not_size(forward)
+    if reason is not None or isinstance(call, ForwardCall):
+        return reason
+    reason = why_no_triton(device)
+    if reason is not None:
+        return reason
+    from turbo_attention.triton import attention
+
+    return attention.why_not(call)
 
 
 def _why_not_operation(call: ForwardCall) -> str | None:
@@ -78,12 +88,20 @@ def _why_not_size(call: ForwardCall) -> str | None:
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
-def forward(call: ForwardCall) -> AttentionResult:
+def plan(call: ForwardCall | BackwardCall, facts: DeviceFacts) -> tuple[AttentionGradients, list[Launch]] | None:
+    """Triton's of a backward."""
+    if isinstance(call, ForwardCall):
+        return None
+    from turbo_attention.triton.attention import plan_backward
+
+    return plan_backward(call, facts)
+
+
+def run(call: ForwardCall) -> AttentionResult:
     """The attention of a call that `why_not` accepts."""
+    result = allocate(forward_specs(call), call.q.device)
     q, k, v = (_readable(tensor) for tensor in (call.q, call.k, call.v))
     B, sq, heads, D = q.shape
-    out = empty_like_rows(call.q, D)
-    lse, lse_low = (torch.empty((B, heads, sq), dtype=torch.float32, device=q.device) for _ in range(2))
     index, stream = _library.where(q)
     status = _library.extension.attention_forward(
         index,
@@ -91,10 +109,10 @@ def forward(call: ForwardCall) -> AttentionResult:
         q=_argument(q),
         k=_argument(k),
         v=_argument(v),
-        out=_argument(out),
-        lse=lse.data_ptr(),
-        lse_low=lse_low.data_ptr(),
-        lse_strides=lse.stride()[:2],
+        out=_argument(result.out),
+        lse=result.lse.data_ptr(),
+        lse_low=result.lse_low.data_ptr(),
+        lse_strides=result.lse.stride()[:2],
         batches=B,
         sq=sq,
         sk=k.shape[1],
@@ -106,7 +124,7 @@ def forward(call: ForwardCall) -> AttentionResult:
         causal=call.right == 0,
     )
     _library.check(status)
-    return AttentionResult(out, lse, lse_low)
+    return result
 
 
 def _strides(tensor: torch.Tensor) -> tuple[int, int, int]:

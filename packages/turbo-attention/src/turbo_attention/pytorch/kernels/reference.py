@@ -17,10 +17,27 @@ from turbo_attention.calls import AttentionGradients, AttentionResult, BackwardC
 from turbo_attention.layout import empty_like_rows
 from turbo_quant.developer import philox_words
 
-__all__ = ["Softmax", "attention_backward", "attention_forward", "attention_probabilities", "softmax"]
+__all__ = [
+    "Softmax",
+    "attention_backward",
+    "attention_forward",
+    "attention_probabilities",
+    "run",
+    "softmax",
+    "why_not",
+]
 
 _SCORES = 2**24  # of one chunk of queries
 _MASK32 = 2**32 - 1
+
+
+def why_not(call: ForwardCall | BackwardCall) -> None:
+    """It takes every call."""
+
+
+def run(call: ForwardCall | BackwardCall) -> AttentionResult | AttentionGradients:
+    """The attention of ``call``, or its gradients."""
+    return attention_forward(call) if isinstance(call, ForwardCall) else attention_backward(call)
 
 
 class _Sequence(NamedTuple):

@@ -15,9 +15,18 @@ import torch
 from turbo_attention.pytorch.kernels.reference import Softmax, softmax
 from turbo_attention.sparse_calls import SparseBackward, SparseForward, SparseGradients, SparseResult
 
-__all__ = ["sparse_mla_backward", "sparse_mla_forward"]
+__all__ = ["run", "sparse_mla_backward", "sparse_mla_forward", "why_not"]
 
 _GATHERED = 2**24  # elements of kv rows of one chunk of tokens
+
+
+def why_not(call: SparseForward | SparseBackward) -> None:
+    """It takes every call."""
+
+
+def run(call: SparseForward | SparseBackward) -> SparseResult | SparseGradients:
+    """The attention of ``call``, or its gradients."""
+    return sparse_mla_forward(call) if isinstance(call, SparseForward) else sparse_mla_backward(call)
 
 
 def _dtype(call: SparseForward) -> torch.dtype:

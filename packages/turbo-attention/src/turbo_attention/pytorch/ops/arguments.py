@@ -35,16 +35,31 @@ def dense_call(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    *,
+    dropout_p: Any,
+    softmax_scale: Any,
+    causal: bool,
+    window_size: Any,
     bias: _Optional,
-    **options: Any,
+    alibi_slopes: _Optional,
+    deterministic: bool,
+    sink: _Optional,
+    softcap: Any,
 ) -> ForwardCall:
-    """The arguments of a dense attention, checked, as the backends take them; ``options`` as for `_call`."""
-    rows = check_dense(op, q, k, v)
+    """The arguments of a dense attention as the backends take them."""
+    q, k, v = check_dense(op, q, k, v)
+    batch, seqlen_q, heads, width = q.shape
+    seqlen_k = k.shape[1]
     if bias is not None:
         check_bias(op, bias, q, k)
-        bias = bias.expand(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
-    return _call(op, rows, bias, None, None, q.shape[1], k.shape[1], q.shape[0], **options)
+        bias = bias.expand(batch, heads, seqlen_q, seqlen_k)
+    drop, scale, cap = _numbers(op, width, dropout_p, softmax_scale, softcap)
+    left, right = window_bounds(op, window_size, causal)
+    slopes, sink = _rows(op, q, batch, alibi_slopes, sink)
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+    rng = _rng(q, dropout_p, drop)
+    return ForwardCall(
+        q, k, v, scale, left, right, cap, drop, bias, slopes, sink, rng, None, None, seqlen_q, seqlen_k, deterministic
+    )
 
 
 def ragged_call(
@@ -53,21 +68,34 @@ def ragged_call(
     v: torch.Tensor,
     cu_seqlens_q: torch.Tensor,
     cu_seqlens_k: torch.Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    *,
+    max_seqlen_q: Any,
+    max_seqlen_k: Any,
+    dropout_p: Any,
+    softmax_scale: Any,
+    causal: bool,
+    window_size: Any,
     bias: _Optional,
-    **options: Any,
+    alibi_slopes: _Optional,
+    deterministic: bool,
+    sink: _Optional,
+    softcap: Any,
 ) -> ForwardCall:
-    """Likewise for sequences that lie one after another."""
+    """Likewise of sequences that lie one after another."""
     op = "flash_attn_varlen_func"
-    rows = [tensor.unsqueeze(0) for tensor in check_ragged(op, q, k, v, cu_seqlens_q, cu_seqlens_k)]
+    q, k, v = check_ragged(op, q, k, v, cu_seqlens_q, cu_seqlens_k)
     longest_q = _longest(op, "max_seqlen_q", max_seqlen_q)
     longest_k = _longest(op, "max_seqlen_k", max_seqlen_k)
     if bias is not None:
         raise UnsupportedError(f"{op}: bias is a {type(bias).__name__}; None is accepted")
-    sequences = cu_seqlens_q.shape[0] - 1
-    return _call(op, rows, None, cu_seqlens_q, cu_seqlens_k, longest_q, longest_k, sequences, **options)
+    drop, scale, cap = _numbers(op, q.shape[2], dropout_p, softmax_scale, softcap)
+    left, right = window_bounds(op, window_size, causal)
+    slopes, sink = _rows(op, q, cu_seqlens_q.shape[0] - 1, alibi_slopes, sink)
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+    rng, starts = _rng(q, dropout_p, drop), (cu_seqlens_q, cu_seqlens_k)
+    q, k, v = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
+    return ForwardCall(
+        q, k, v, scale, left, right, cap, drop, None, slopes, sink, rng, *starts, longest_q, longest_k, deterministic
+    )
 
 
 def _longest(op: str, name: str, given: Any) -> int:
@@ -77,64 +105,32 @@ def _longest(op: str, name: str, given: Any) -> int:
     return longest
 
 
-def _call(
-    op: str,
-    rows: list[torch.Tensor],
-    bias: _Optional,
-    cu_seqlens_q: _Optional,
-    cu_seqlens_k: _Optional,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    sequences: int,
-    *,
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size: tuple[int, int],
-    alibi_slopes: _Optional,
-    sink: _Optional,
-    softcap: float,
-) -> ForwardCall:
-    """What dense and ragged attention share; ``rows`` are q, k and v, [B,S,H,D]."""
-    q, k, v = rows
-    drop, scale, cap = _numbers(op, q, dropout_p, softmax_scale, softcap)
-    left, right = window_bounds(op, window_size, causal)
+def _rows(
+    op: str, q: torch.Tensor, sequences: int, alibi_slopes: _Optional, sink: _Optional
+) -> tuple[_Optional, _Optional]:
+    """alibi_slopes and sink, checked, in float32."""
     if alibi_slopes is not None:
         check_alibi_slopes(op, alibi_slopes, q, sequences)
-        alibi_slopes = alibi_slopes.detach().float().expand(sequences, q.shape[2])
+        alibi_slopes = alibi_slopes.detach().float().expand(sequences, q.shape[-2])
     if sink is not None:
         check_sink(op, sink, q)
         sink = sink.float().contiguous()
-    # a probability that torch.compile does not know may be positive
+    return alibi_slopes, sink
+
+
+def _rng(q: torch.Tensor, dropout_p: Any, drop: float) -> _Optional:
+    """Seed and offset where something is dropped; a probability that torch.compile does not know may be positive."""
     unknown = torch.compiler.is_compiling() and not isinstance(dropout_p, (int, float))
-    rng = rng_state(q.device) if unknown or drop > 0 else None
-    return ForwardCall(
-        q=q,
-        k=k,
-        v=v,
-        softmax_scale=scale,
-        left=left,
-        right=right,
-        softcap=cap,
-        dropout_p=drop,
-        bias=bias,
-        alibi_slopes=alibi_slopes,
-        sink=sink,
-        rng=rng,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k,
-    )
+    return rng_state(q.device) if unknown or drop > 0 else None
 
 
-def _numbers(op: str, q: torch.Tensor, dropout_p: Any, softmax_scale: Any, softcap: Any) -> tuple[float, float, float]:
+def _numbers(op: str, width: int, dropout_p: Any, softmax_scale: Any, softcap: Any) -> tuple[float, float, float]:
     """dropout_p, softmax_scale and softcap, checked."""
     accepted = "0 <= dropout_p < 1 is accepted"
     drop = as_number(op, "dropout_p", dropout_p, accepted)
     ensure(drop >= 0, op, "dropout_p", dropout_p, accepted)
     ensure(drop < 1, op, "dropout_p", dropout_p, accepted)
-    scale = q.shape[3] ** -0.5
+    scale = width**-0.5
     if softmax_scale is not None:
         accepted = "a positive number or None (head_dim ** -0.5) is accepted"
         scale = as_number(op, "softmax_scale", softmax_scale, accepted)
@@ -151,5 +147,5 @@ def call_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> d
     """Arguments of a public function by name, defaults filled in, without those that say what to return."""
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
-    results = ("deterministic", "return_lse", "return_attn_probs")
+    results = ("return_lse", "return_attn_probs")
     return {name: value for name, value in bound.arguments.items() if name not in results}

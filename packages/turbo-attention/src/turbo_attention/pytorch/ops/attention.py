@@ -10,7 +10,7 @@ import torch
 from turbo_attention.calls import BackwardCall, ForwardCall
 from turbo_attention.pytorch.kernels.attention_impl import AttentionDispatcher
 from turbo_attention.pytorch.ops.arguments import call_arguments, dense_call, ragged_call
-from turbo_attention.pytorch.ops.library import attention, attention_probabilities
+from turbo_attention.pytorch.ops.library import attention, attention_weights
 from turbo_attention.pytorch.ops.sharding import dense_rules, ragged_rules
 from turbo_core import OpInfo
 from turbo_core.sharding import shardable
@@ -21,14 +21,16 @@ _Optional = torch.Tensor | None
 _Result = torch.Tensor | tuple[torch.Tensor, ...]
 
 
-def _result(call: ForwardCall, ragged: bool, deterministic: bool, return_lse: bool, return_attn_probs: bool) -> _Result:
-    out, lse = attention(call, deterministic)
-    results = [out[0] if ragged else out]
-    if return_lse:
-        results.append(lse[0] if ragged else lse)
+def _result(call: ForwardCall, ragged: bool, return_lse: bool, return_attn_probs: bool) -> _Result:
+    out, lse, _ = attention(call)
+    if ragged:
+        out, lse = out[0], lse[0]
+    if not (return_lse or return_attn_probs):
+        return out
+    results = [out, lse] if return_lse else [out]
     if return_attn_probs:
-        results.append(attention_probabilities(call))
-    return results[0] if len(results) == 1 else tuple(results)
+        results.append(attention_weights(call))
+    return tuple(results)
 
 
 @shardable(dense_rules)
@@ -91,16 +93,17 @@ def flash_attn_func(
         q,
         k,
         v,
-        dropout_p=dropout_p,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window_size=window_size,
-        bias=bias,
-        alibi_slopes=alibi_slopes,
-        sink=sink,
-        softcap=softcap,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        bias,
+        alibi_slopes,
+        deterministic,
+        sink,
+        softcap,
     )
-    return _result(call, False, deterministic, return_lse, return_attn_probs)
+    return _result(call, False, return_lse, return_attn_probs)
 
 
 @shardable(ragged_rules, replicated=("cu_seqlens_q", "cu_seqlens_k"))
@@ -151,16 +154,17 @@ def flash_attn_varlen_func(
         cu_seqlens_k,
         max_seqlen_q,
         max_seqlen_k,
-        dropout_p=dropout_p,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window_size=window_size,
-        bias=bias,
-        alibi_slopes=alibi_slopes,
-        sink=sink,
-        softcap=softcap,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        bias,
+        alibi_slopes,
+        deterministic,
+        sink,
+        softcap,
     )
-    return _result(call, True, deterministic, return_lse, return_attn_probs)
+    return _result(call, True, return_lse, return_attn_probs)
 
 
 # --- for turbo_core.explain and the doctor --------------------------------------------------------------------------
@@ -170,7 +174,7 @@ def _with_backward(call: ForwardCall) -> dict[str, Any]:
     q = call.q
     lse = q.new_empty((1, 1, 1), dtype=torch.float32).expand(q.shape[0], q.shape[2], q.shape[1])
     out = q.new_empty((1, 1, 1, 1)).expand(*q.shape[:3], call.v.shape[3])  # only metadata are read
-    return {"forward": call, "backward": BackwardCall(call, out, lse, lse, out, None, False, call.bias is not None)}
+    return {"forward": call, "backward": BackwardCall(call, out, lse, lse, out, None, call.bias is not None)}
 
 
 def _dense_calls(*args: Any, **kwargs: Any) -> dict[str, Any]:

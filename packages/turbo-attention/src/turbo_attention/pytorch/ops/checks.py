@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -99,48 +100,47 @@ def as_count(op: str, name: str, value: Any, accepted: str) -> int:
 # --- q, k, v ----------------------------------------------------------------------------------------------------------
 
 
-def cast_operands(op: str, operands: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+def cast_operands(op: str, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     """The tensors in autocast's dtype, where it is on, as torch's own attention casts them; else they share one."""
-    tensors = list(operands.values())
-    for name, tensor in operands.items():
+    for name, tensor in zip(names, tensors):
         if tensor.dtype not in DTYPES:
             refuse(op, name, tensor, f"one of {ACCEPTED} is accepted")
     dtype = autocast_dtype(tensors[0].device)
     if dtype is not None:
         return [tensor.to(dtype) for tensor in tensors]
-    if any(tensor.dtype != tensors[0].dtype for tensor in tensors):
-        given = ", ".join(f"{name} is {tensor.dtype}" for name, tensor in operands.items())
-        raise UnsupportedError(
-            f"{op}: {given}; one dtype for all is accepted, or any of {ACCEPTED} under torch.autocast"
-        )
+    for tensor in tensors[1:]:
+        if tensor.dtype != tensors[0].dtype:
+            given = ", ".join(f"{name} is {tensor.dtype}" for name, tensor in zip(names, tensors))
+            accepted = f"one dtype for all is accepted, or any of {ACCEPTED} under torch.autocast"
+            raise UnsupportedError(f"{op}: {given}; {accepted}")
     return tensors
 
 
-def _check_qkv(op: str, q: Any, k: Any, v: Any, rank: int, shapes: str) -> list[torch.Tensor]:
-    operands = {"q": q, "k": k, "v": v}
-    for name, tensor in operands.items():
+def _check_qkv(op: str, q: Any, k: Any, v: Any, rank: int, shapes: str) -> Sequence[torch.Tensor]:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, torch.Tensor) or tensor.dim() != rank:
             refuse(op, name, tensor, f"{shapes} is accepted")
         if tensor.device != q.device:
             refuse(op, name, tensor, f"the device of q, {q.device}, is needed")
-    if q.shape[:-3] != k.shape[:-3]:
-        refuse(op, "k", k, f"q has batch {q.shape[0]}; it must be equal")
-    heads, heads_k = q.shape[-2], k.shape[-2]
-    if v.shape[:-1] != k.shape[:-1]:
-        refuse(op, "v", v, f"all but the last size must be those of k, {list(k.shape)}")
-    if k.shape[-1] != q.shape[-1] or q.shape[-1] == 0 or v.shape[-1] == 0:
-        refuse(op, "k", k, f"q has head dim {q.shape[-1]}; it must be equal, and the head dims of k and v positive")
+    of_q, of_k, of_v = q.shape, k.shape, v.shape
+    if rank == 4 and of_q[0] != of_k[0]:
+        refuse(op, "k", k, f"q has batch {of_q[0]}; it must be equal")
+    heads, heads_k = of_q[-2], of_k[-2]
+    if of_v[:-1] != of_k[:-1]:
+        refuse(op, "v", v, f"all but the last size must be those of k, {list(of_k)}")
+    if of_k[-1] != of_q[-1] or of_q[-1] == 0 or of_v[-1] == 0:
+        refuse(op, "k", k, f"q has head dim {of_q[-1]}; it must be equal, and the head dims of k and v positive")
     if (heads_k == 0 and heads > 0) or (heads_k > 0 and heads % heads_k):
         refuse(op, "k", k, f"q has {heads} heads; they must be a multiple of those of k and v")
-    return cast_operands(op, operands)
+    return cast_operands(op, "qkv", (q, k, v))
 
 
-def check_dense(op: str, q: Any, k: Any, v: Any) -> list[torch.Tensor]:
+def check_dense(op: str, q: Any, k: Any, v: Any) -> Sequence[torch.Tensor]:
     """q [B,Sq,Hq,D], k [B,Sk,Hkv,D], v [B,Sk,Hkv,Dv], in the dtype to compute in."""
     return _check_qkv(op, q, k, v, 4, "[batch, seqlen, heads, head_dim]")
 
 
-def check_ragged(op: str, q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> list[torch.Tensor]:
+def check_ragged(op: str, q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> Sequence[torch.Tensor]:
     """q [total_q,Hq,D], k [total_k,Hkv,D], v [total_k,Hkv,Dv], in the dtype to compute in; cu_seqlens int32 [B+1].
 
     The values of cu_seqlens are not read.

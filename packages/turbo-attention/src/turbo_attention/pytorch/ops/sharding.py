@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turbo_attention.calls import FP8_ROWS
+from turbo_attention.fp8_calls import FP8_ROWS
 from turbo_core import UnsupportedError
 from turbo_core.sharding import WHOLE, Rule, Shapes, Split
 

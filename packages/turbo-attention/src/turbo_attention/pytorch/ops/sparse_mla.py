@@ -11,108 +11,54 @@ import torch
 from turbo_attention.pytorch.kernels.sparse_mla_impl import SparseMlaDispatcher, run_backward, run_forward
 from turbo_attention.pytorch.ops.checks import ACCEPTED, as_count, as_number, cast_operands, check_sink, ensure, refuse
 from turbo_attention.pytorch.ops.index_values import check_sparse_indices
+from turbo_attention.pytorch.ops.library import library
 from turbo_attention.pytorch.ops.sharding import sparse_mla_rules
-from turbo_attention.sparse_calls import SparseBackward, SparseForward
+from turbo_attention.sparse_calls import (
+    SparseBackward,
+    SparseForward,
+    SparseGradients,
+    SparseResult,
+    sparse_backward_specs,
+    sparse_forward_specs,
+)
 from turbo_core import OpInfo
-from turbo_core.autocast import without_autocast
-from turbo_core.library import Gradient, Refused, register_op
+from turbo_core.library import Differentiable, Refused
 from turbo_core.sharding import shardable
 
-__all__ = ["SPARSE_MLA", "check_call", "sparse_mla_backward_op", "sparse_mla_func"]
+__all__ = ["SPARSE_MLA", "check_call", "sparse_mla_backward", "sparse_mla_func"]
 
 _OP = "sparse_mla_func"
 _Optional = torch.Tensor | None
 
-_library = torch.library.Library("turbo_attention", "FRAGMENT")
+
+def _run(call: SparseForward) -> SparseResult:
+    check_sparse_indices(_OP, call.indices, call.kv.shape[0])
+    return run_forward(call)
 
 
-def _sparse_mla(
-    q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, sink: _Optional, rank: int, softmax_scale: float
-) -> tuple[torch.Tensor, ...]:
-    check_sparse_indices(_OP, indices, kv.shape[0])
-    with without_autocast(q.device):
-        return tuple(run_forward(SparseForward(q, kv, indices, sink, rank, float(softmax_scale))))
-
-
-def _sparse_mla_fake(
-    q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, sink: _Optional, rank: int, softmax_scale: float
-) -> tuple[torch.Tensor, ...]:
-    lse = q.new_empty(q.shape[:2], dtype=torch.float32)
-    return q.new_empty((*q.shape[:2], rank)), lse, torch.empty_like(lse)
-
-
-def _sparse_mla_backward(
-    q: torch.Tensor,
-    kv: torch.Tensor,
-    indices: torch.Tensor,
-    sink: _Optional,
-    rank: int,
-    softmax_scale: float,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    lse_low: torch.Tensor,
-    dout: torch.Tensor,
-    dlse: _Optional,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    forward = SparseForward(q, kv, indices, sink, rank, float(softmax_scale))
-    with without_autocast(q.device):
-        dq, dkv, dsink = run_backward(SparseBackward(forward, out, lse, lse_low, dout, dlse))
-    return dq, dkv, lse.new_empty(0) if dsink is None else dsink
-
-
-def _sparse_mla_backward_fake(
-    q: torch.Tensor,
-    kv: torch.Tensor,
-    indices: torch.Tensor,
-    sink: _Optional,
-    rank: int,
-    softmax_scale: float,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    lse_low: torch.Tensor,
-    dout: torch.Tensor,
-    dlse: _Optional,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    dsink = lse.new_empty(0) if sink is None else sink.new_empty(sink.shape)
-    return q.new_empty(q.shape), kv.new_empty(kv.shape), dsink
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    *tensors, ctx.rank, ctx.softmax_scale = inputs
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*output[2:])
-    ctx.save_for_backward(*tensors, *output)
-
-
-def _backward(ctx: Any, dout: _Optional, dlse: _Optional, *_: None) -> tuple[_Optional, ...]:
-    q, kv, indices, sink, out, lse, lse_low = ctx.saved_tensors
-    if dout is None and dlse is None:
-        return (None,) * len(SparseForward._fields)
-    if dout is None:
-        dout = torch.zeros_like(out)
-    dq, dkv, dsink = sparse_mla_backward_op(
-        q, kv, indices, sink, ctx.rank, ctx.softmax_scale, out, lse, lse_low, dout, dlse
-    )
-    gradients = {"q": dq, "kv": dkv, "sink": dsink}
-    needs = zip(SparseForward._fields, ctx.needs_input_grad, strict=True)
-    return tuple(gradients[name] if need else None for name, need in needs)
-
-
-sparse_mla_op = register_op(
-    _library,
-    "sparse_mla(Tensor q, Tensor kv, Tensor indices, Tensor? sink, SymInt rank, Scalar softmax_scale) "
-    "-> (Tensor out, Tensor lse, Tensor lse_low)",
-    _sparse_mla,
-    _sparse_mla_fake,
-    Gradient(_backward, _setup_context, _OP),
+sparse_mla_backward = library.op(
+    "sparse_mla_backward", SparseBackward, run_backward, sparse_backward_specs, Refused(_OP), result=SparseGradients
 )
-sparse_mla_backward_op = register_op(
-    _library,
-    "sparse_mla_backward(Tensor q, Tensor kv, Tensor indices, Tensor? sink, SymInt rank, Scalar softmax_scale, "
-    "Tensor out, Tensor lse, Tensor lse_low, Tensor dout, Tensor? dlse) -> (Tensor dq, Tensor dkv, Tensor dsink)",
-    _sparse_mla_backward,
-    _sparse_mla_backward_fake,
-    Refused(_OP),
+
+
+def _saves(call: SparseForward, result: SparseResult, needs: Any) -> tuple[Any, ...]:
+    return call, result
+
+
+def _gradients(saved: Any, grads: SparseResult, needs: Any) -> dict[str, _Optional]:
+    call, result = saved
+    dout = torch.zeros_like(result.out) if grads.out is None else grads.out
+    dq, dkv, dsink = sparse_mla_backward(SparseBackward(call, *result, dout, grads.lse))
+    return {"q": dq, "kv": dkv, "sink": dsink}
+
+
+sparse_mla = library.op(
+    "sparse_mla",
+    SparseForward,
+    _run,
+    sparse_forward_specs,
+    Differentiable(_gradients, _saves, _OP, constants=("lse_low",)),
+    result=SparseResult,
 )
 
 
@@ -141,7 +87,7 @@ def check_call(
         softmax_scale = as_number(op, "scale", scale, accepted)
         ensure(softmax_scale >= -sys.float_info.max, op, "scale", scale, accepted)
         ensure(softmax_scale <= sys.float_info.max, op, "scale", scale, accepted)
-    q, kv = cast_operands(op, {"q": q, "kv": kv})
+    q, kv = cast_operands(op, ("q", "kv"), (q, kv))
     return SparseForward(q, kv.reshape(kv.shape[0], kv.shape[-1]), topk_indices, attn_sink, rank, softmax_scale)
 
 
@@ -180,7 +126,7 @@ def sparse_mla_func(
     Source: DeepSeek-V3.2 (2025).
     """
     call = check_call(_OP, q, kv, topk_indices, attn_sink, kv_lora_rank, scale)
-    out, lse, _ = sparse_mla_op(*call)
+    out, lse, _ = sparse_mla(call)
     return (out, lse) if return_lse else out
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from turbo_attention.pytorch.ops.checks import refuse
-from turbo_attention.pytorch.ops.sparse_mla import check_call, sparse_mla_backward_op
+from turbo_attention.pytorch.ops.sparse_mla import check_call, sparse_mla_backward
+from turbo_attention.sparse_calls import SparseBackward
 
 __all__ = ["sparse_mla_gradients"]
 
@@ -53,5 +54,5 @@ def sparse_mla_gradients(
     dout = _check("dout", dout, shape, call.q.dtype, call.q.device)
     lse = _check("lse", lse, shape[:2], torch.float32, call.q.device).contiguous()
     with torch.no_grad():
-        dq, dkv, dsink = sparse_mla_backward_op(*call, out, lse, torch.zeros_like(lse), dout, None)
+        dq, dkv, dsink = sparse_mla_backward(SparseBackward(call, out, lse, torch.zeros_like(lse), dout, None))
     return dq, dkv.reshape(kv.shape), None if attn_sink is None else dsink.to(attn_sink.dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""FP8 payloads of q, k and v for attention: one scale for FP8_ROWS rows of a head.
+"""The backend TRITON of FP8 attention: payloads of q, k and v with one scale for FP8_ROWS rows, and their attention.
 
     scale     = fp8_max / max(max |x|, floor)          over the rows and all columns
     q         = round_to_fp8(clamp(x * scale, -fp8_max, fp8_max))
@@ -14,12 +14,29 @@ import torch
 import triton
 import triton.language as tl
 
-from turbo_attention.calls import FP8_ROWS
-from turbo_attention.layout import empty_like_rows
+from turbo_attention.calls import ForwardCall
+from turbo_attention.fp8_calls import FP8_ROWS, Fp8Result, fp8_forward_specs
+from turbo_attention.layout import allocate
+from turbo_attention.triton.attention import forward_launches, why_not_widths
+from turbo_core.device import DeviceFacts
 from turbo_core.launch import ALL, Launch, power_of_two
 from turbo_core.low_precision import fp8_amax_floor, fp8_max
 
-__all__ = ["plan_quantize_rows", "quantize_rows"]
+__all__ = ["plan", "quantize_launch", "why_not"]
+
+
+def why_not(call: ForwardCall) -> str | None:
+    """What the kernels have against ``call``."""
+    return why_not_widths(call)
+
+
+def plan(call: ForwardCall, facts: DeviceFacts) -> tuple[Fp8Result, list[Launch]]:
+    """The result to be, and the launches that fill it."""
+    dtype = torch.float8_e4m3fnuz if facts.fp8_fnuz else torch.float8_e4m3fn
+    result = allocate(fp8_forward_specs(call, dtype), call.q.device)
+    payloads, scales = result.payloads(call)
+    launches = [quantize_launch(*rows) for rows in zip(call[:3], payloads[:3], scales, strict=True)]
+    return result, [*launches, *forward_launches(payloads, result, facts, scales=scales)]
 
 
 @triton.jit
@@ -49,27 +66,19 @@ def quantize_rows_kernel(
     tl.store(pointers, scaled.to(q.dtype.element_ty), mask=inside)
 
 
-def plan_quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, Launch]:
-    """Payload and scale_inv to be, and the launch that fills them."""
+def quantize_launch(x: torch.Tensor, q: torch.Tensor, scale_inv: torch.Tensor) -> Launch:
+    """The launch that writes the payload q of x, of its shape, and scale_inv float32 [B,H,blocks], contiguous."""
     batch, length, heads, width = x.shape
-    blocks = -(-length // FP8_ROWS)
-    q = empty_like_rows(x, width, dtype)
-    scale_inv = x.new_empty((batch, heads, blocks), dtype=torch.float32)
+    blocks = scale_inv.shape[2]
     strides = {
         f"stride_{name}{axis}": t.stride(at) for name, t in (("x", x), ("q", q)) for at, axis in enumerate("bsh")
     }
     arguments = dict(x=x, q=q, scale_inv=scale_inv, **strides, heads=heads, blocks=blocks, length=length, width=width)
     constants = dict(
-        ROWS=FP8_ROWS, COLUMNS=max(16, power_of_two(width)), FP8_MAX=fp8_max(dtype), AMAX_FLOOR=fp8_amax_floor(dtype)
+        ROWS=FP8_ROWS,
+        COLUMNS=max(16, power_of_two(width)),
+        FP8_MAX=fp8_max(q.dtype),
+        AMAX_FLOOR=fp8_amax_floor(q.dtype),
     )
-    options = dict(num_warps=4)
     # gfx942: with buffer instructions the masks of 288 columns and more spilled 55 to 298 scalar registers (triton 3.9)
-    launch = Launch(quantize_rows_kernel, (batch * heads * blocks,), arguments, constants, options, ALL)
-    return q, scale_inv, launch
-
-
-def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """(payload [B,S,H,D] in x's order of dimensions, scale_inv float32 [B,H,blocks])."""
-    q, scale_inv, launch = plan_quantize_rows(x, dtype)
-    launch.run(x.device)
-    return q, scale_inv
+    return Launch(quantize_rows_kernel, (batch * heads * blocks,), arguments, constants, dict(num_warps=4), ALL)

@@ -19,7 +19,6 @@ from turbo_gemm.triton.gemm_launch import (
     descriptor,
     is_regular,
     is_wide,
-    launch_options,
     stored_layout,
 )
 from turbo_gemm.triton.gemm_tiles import Tile, choose_tile, group_rows, programs_for
@@ -94,7 +93,7 @@ def plan(
     )  # fmt: skip
     # with buffer instructions the largest tiles spilled up to 92 of 256 registers (triton 3.9)
     grid = (programs_for(tile, M, N, facts),)
-    return c, [Launch(gemm_kernel, grid, arguments, constants, launch_options(tile), unbuffered=ALL)]
+    return c, [Launch(gemm_kernel, grid, arguments, constants, tile.launch_options(), unbuffered=ALL)]
 
 
 def _are_regular(a: torch.Tensor, b: torch.Tensor, strides_a: tuple[int, ...], strides_b: tuple[int, ...]) -> bool:

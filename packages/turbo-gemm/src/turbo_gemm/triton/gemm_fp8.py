@@ -21,7 +21,6 @@ from turbo_gemm.triton.gemm_launch import (
     descriptor,
     is_regular,
     is_wide,
-    launch_options,
     pack_rows,
     pack_scales,
     row_stride,
@@ -119,5 +118,5 @@ def plan(
         constants |= dict(PROMOTE=tile.promote or None)
     # buffer instructions: see gemm
     grid = (programs_for(tile, M, N, facts),)
-    product = Launch(kernel, grid, arguments, constants, launch_options(tile), unbuffered=ALL)
+    product = Launch(kernel, grid, arguments, constants, tile.launch_options(), unbuffered=ALL)
     return c, [*launches, product]

@@ -12,14 +12,12 @@ from turbo_core.launch import Launch
 from turbo_core.prepared import ALIGNMENT
 from turbo_gemm.triton.gemm_kernel import NARROW_BYTES
 from turbo_gemm.triton.gemm_pack_kernel import pack_rows_kernel
-from turbo_gemm.triton.gemm_tiles import Tile
 
 __all__ = [
     "MAX_REGULAR_STRIDE",
     "descriptor",
     "is_regular",
     "is_wide",
-    "launch_options",
     "pack_rows",
     "pack_scales",
     "row_stride",
@@ -32,11 +30,6 @@ _MAX_DESCRIPTOR_STRIDE = 2**40  # bytes
 # Measured: H200, 2026-11-30, a transposed 4096 x 14336: 2.2 TB/s read and written (a copy there: 3.6). 64x64 1.4,
 # 64x128 1.5, 128x128 2.1 (8 warps 1.9), 32x128 0.9.
 _PACK_R, _PACK_C, _PACK_WARPS = 128, 64, 4
-
-
-def launch_options(tile: Tile) -> dict[str, int]:
-    """The launch options of a row of the tables."""
-    return dict(num_warps=tile.num_warps, num_stages=tile.num_stages, **dict(tile.options))
 
 
 def stored_layout(shape: tuple[int, int], strides: tuple[int, ...], item: int, address: int) -> tuple[bool, int] | None:

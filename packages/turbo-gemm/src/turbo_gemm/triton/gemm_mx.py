@@ -13,7 +13,7 @@ from turbo_core.launch import ALL, Launch
 from turbo_core.low_precision import MX_BLOCK_SIZE
 from turbo_gemm.calls import GemmFp8Call, mx_format, specs
 from turbo_gemm.triton.gemm_fp8_tiles import choose_fp8_tile
-from turbo_gemm.triton.gemm_launch import is_regular, is_wide, launch_options, pack_rows, pack_scales, row_stride
+from turbo_gemm.triton.gemm_launch import is_regular, is_wide, pack_rows, pack_scales, row_stride
 from turbo_gemm.triton.gemm_mx_kernel import gemm_mx_kernel
 from turbo_gemm.triton.gemm_tiles import Tile, group_rows, programs_for
 
@@ -63,5 +63,5 @@ def plan(
     )  # fmt: skip
     # buffer instructions: see gemm
     grid = (programs_for(tile, M, N, facts),)
-    product = Launch(gemm_mx_kernel, grid, arguments, constants, launch_options(tile), unbuffered=ALL)
+    product = Launch(gemm_mx_kernel, grid, arguments, constants, tile.launch_options(), unbuffered=ALL)
     return c, [*launches, *more_b, *more_as, *more_bs, product]

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from turbo_core import tiles
+
 if TYPE_CHECKING:
     from turbo_core.device import DeviceFacts
 
@@ -41,32 +43,26 @@ OVERHEAD_K = 192
 
 
 @dataclass(frozen=True)
-class Tile:
-    """One row of the table: a launchable configuration and why it is there.
+class Tile(tiles.Tile):
+    """One row of the table.
 
     Attributes:
         block_m, block_n, block_k: tile of C, and the step along K.
-        num_warps, num_stages: Triton launch options.
-        why: reason or measurement (device, date).
         loads: "descriptor" (TMA) or "pointer".
         flatten: fuse the tile loop with the k loop.
         subtile: column slices in which a tile of C is stored.
         per_unit: programs launched for each compute unit; 0: one for each tile of C.
-        halves: FP8 with scales by blocks: parts of the tile that are summed one after the other (see that kernel).
         promote: FP8 on sm_90: float32 accumulation every so many of K; 0: the matrix unit's own 14-bit sum.
+        halves: FP8 with scales by blocks: parts of the tile that are summed one after the other (see that kernel).
         needs: which launches the row takes, where the audit found that others spill. "any": all; "regular": 16-byte
             aligned tensors and strides, A and B not both stored transposed; "whole": that, and no edges (M, N and K are
             multiples of the tile).
         measured: efficiency seen on a device; None: from arithmetic.
-        options: launch options of this target only (waves_per_eu, matrix_instr_nonkdim, kpack exist on AMD alone).
     """
 
     block_m: int
     block_n: int
     block_k: int
-    num_warps: int
-    num_stages: int
-    why: str
     loads: str = "pointer"
     flatten: bool = False
     subtile: int = 1
@@ -75,7 +71,6 @@ class Tile:
     halves: int = 1
     needs: str = "any"
     measured: float | None = None
-    options: tuple[tuple[str, int], ...] = ()
 
     @property
     def name(self) -> str:
@@ -93,75 +88,86 @@ TABLE: dict[tuple[str, int], tuple[Tile, ...]] = {
     # halves 0.991; loops not fused 0.990; one tile a program 0.986. 256x128x64 was 3 % slower, 128x256x128 in 2 stages
     # 25 %, 128x128x64 with two programs a unit 3 %; rows of a group 16 against 8: 1 % faster, as `group_rows` has it.
     ("sm_90", 2): (
-        Tile(128, 256, 64, 8, 3, "two warp groups of 64x256, 3 stages and C beside them in 227 KiB", "descriptor",
+        Tile(128, 256, 64, num_warps=8, num_stages=3,
+             why="two warp groups of 64x256, 3 stages and C beside them in 227 KiB", loads="descriptor",
              flatten=True, measured=1.0),
-        Tile(128, 256, 64, 8, 3, "the same where C is float32: stored in halves", "descriptor",
+        Tile(128, 256, 64, num_warps=8, num_stages=3,
+             why="the same where C is float32: stored in halves", loads="descriptor",
              flatten=True, subtile=2, measured=0.98),
-        Tile(128, 128, 64, 4, 4, "half the tile, for fewer idle units", "descriptor", flatten=True, measured=0.89),
-        Tile(64, 128, 64, 4, 4, "small C", "descriptor", flatten=True, measured=0.57),
-        Tile(64, 64, 64, 4, 4, "smallest C", "descriptor", flatten=True, measured=0.35),
-        Tile(128, 256, 64, 8, 3, "tensors that no descriptor takes", subtile=2, measured=0.88),
-        Tile(128, 128, 64, 8, 3, "the same, smaller C", measured=0.69),
-        Tile(128, 64, 64, 4, 3, "the same, small C", measured=0.40),
-        Tile(64, 64, 64, 4, 3, "the same, smallest C", measured=0.25),
-        Tile(16, 64, 64, 4, 3, "the same, skinny C", measured=0.08),
+        Tile(128, 128, 64, num_warps=4, num_stages=4,
+             why="half the tile, for fewer idle units", loads="descriptor", flatten=True, measured=0.89),
+        Tile(64, 128, 64, num_warps=4, num_stages=4, why="small C", loads="descriptor", flatten=True, measured=0.57),
+        Tile(64, 64, 64, num_warps=4, num_stages=4, why="smallest C", loads="descriptor", flatten=True, measured=0.35),
+        Tile(128, 256, 64, num_warps=8, num_stages=3, why="tensors that no descriptor takes", subtile=2, measured=0.88),
+        Tile(128, 128, 64, num_warps=8, num_stages=3, why="the same, smaller C", measured=0.69),
+        Tile(128, 64, 64, num_warps=4, num_stages=3, why="the same, small C", measured=0.40),
+        Tile(64, 64, 64, num_warps=4, num_stages=3, why="the same, smallest C", measured=0.25),
+        Tile(16, 64, 64, num_warps=4, num_stages=3, why="the same, skinny C", measured=0.08),
     ),
     # The same, float32 at 2048^3, all layouts: 128x64x16 was slower than 128x128x16, 64x64x32 than 64x64x16.
     ("sm_90", 4): (
-        Tile(128, 128, 16, 8, 2, "float32 runs on the FMA units: 64 accumulators a thread", measured=1.0),
-        Tile(64, 64, 16, 4, 2, "small C", measured=0.57),
-        Tile(16, 64, 16, 4, 2, "skinny C", measured=0.2),
+        Tile(128, 128, 16, num_warps=8, num_stages=2,
+             why="float32 runs on the FMA units: 64 accumulators a thread", measured=1.0),
+        Tile(64, 64, 16, num_warps=4, num_stages=2, why="small C", measured=0.57),
+        Tile(16, 64, 16, num_warps=4, num_stages=2, why="skinny C", measured=0.2),
     ),
     ("nvidia", 2): (
-        Tile(128, 128, 32, 4, 3, "fits 64 KiB of shared memory", measured=1.0),
-        Tile(64, 64, 32, 4, 2, "small C; fits 48 KiB", measured=0.6),
+        Tile(128, 128, 32, num_warps=4, num_stages=3, why="fits 64 KiB of shared memory", measured=1.0),
+        Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C; fits 48 KiB", measured=0.6),
     ),
-    ("nvidia", 4): (Tile(64, 64, 16, 4, 2, "fits 48 KiB", measured=1.0),),
+    ("nvidia", 4): (Tile(64, 64, 16, num_warps=4, num_stages=2, why="fits 48 KiB", measured=1.0),),
     # AMD: no such device here. Rows are the largest that the audit (triton 3.9) passes: 256x256 holds 128 accumulators
     # a lane of the 256 registers that 8 warps leave it, so there is no room for the masks and addresses of edges.
     # matrix_instr_nonkdim=16: 32 spilled 27 and more at 256x256. kpack=2 (gfx942): spilled 9 to 15 at 256x256x32.
     ("gfx950", 2): (
-        Tile(256, 256, 32, 8, 3, "99 KiB of LDS; at 256x256x64, 2 stages, 16 to 25 registers spilled; C in one piece "
+        Tile(256, 256, 32, num_warps=8, num_stages=3,
+             why="99 KiB of LDS; at 256x256x64, 2 stages, 16 to 25 registers spilled; C in one piece "
              "spilled when accumulating", needs="whole", subtile=2, options=_MFMA16),
-        Tile(256, 128, 64, 8, 2, "half the tile, 99 KiB of LDS; edges spilled 30", needs="whole", options=_MFMA16),
-        Tile(128, 128, 64, 8, 2, "edges fit; element-wise loads of unaligned tensors ran out of scalar registers",
+        Tile(256, 128, 64, num_warps=8, num_stages=2,
+             why="half the tile, 99 KiB of LDS; edges spilled 30", needs="whole", options=_MFMA16),
+        Tile(128, 128, 64, num_warps=8, num_stages=2,
+             why="edges fit; element-wise loads of unaligned tensors ran out of scalar registers",
              needs="regular", options=_MFMA16),
-        Tile(64, 64, 64, 4, 2, "small C", needs="regular", options=_MFMA16),
-        Tile(128, 128, 32, 8, 2, "no form spills", options=_MFMA16),
-        Tile(64, 64, 32, 4, 2, "small C", options=_MFMA16),
-        Tile(16, 64, 32, 4, 2, "skinny C", options=_MFMA16),
+        Tile(64, 64, 64, num_warps=4, num_stages=2, why="small C", needs="regular", options=_MFMA16),
+        Tile(128, 128, 32, num_warps=8, num_stages=2, why="no form spills", options=_MFMA16),
+        Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", options=_MFMA16),
+        Tile(16, 64, 32, num_warps=4, num_stages=2, why="skinny C", options=_MFMA16),
     ),
     ("gfx950", 4): (
-        Tile(128, 128, 16, 8, 2, "no form spills; at 128x128x32 edges of M and N ran out of scalar registers",
+        Tile(128, 128, 16, num_warps=8, num_stages=2,
+             why="no form spills; at 128x128x32 edges of M and N ran out of scalar registers",
              options=_MFMA16),
-        Tile(64, 64, 16, 4, 2, "small C; at 64x64x32 likewise", options=_MFMA16),
-        Tile(16, 64, 32, 4, 2, "skinny C", options=_MFMA16),
+        Tile(64, 64, 16, num_warps=4, num_stages=2, why="small C; at 64x64x32 likewise", options=_MFMA16),
+        Tile(16, 64, 32, num_warps=4, num_stages=2, why="skinny C", options=_MFMA16),
     ),
     ("gfx942", 2): (
-        Tile(256, 256, 32, 8, 2, "32 KiB of LDS; at 256x256x64 (64 KiB) up to 8 registers spilled", needs="whole",
+        Tile(256, 256, 32, num_warps=8, num_stages=2,
+             why="32 KiB of LDS; at 256x256x64 (64 KiB) up to 8 registers spilled", needs="whole",
              subtile=2, options=_MFMA16),
-        Tile(256, 128, 64, 8, 2, "half the tile, 48 KiB of LDS; edges spilled 28", needs="whole", options=_MFMA16),
-        Tile(128, 128, 64, 8, 2, "edges fit; C in one piece spilled 2 scalar registers when accumulating",
+        Tile(256, 128, 64, num_warps=8, num_stages=2,
+             why="half the tile, 48 KiB of LDS; edges spilled 28", needs="whole", options=_MFMA16),
+        Tile(128, 128, 64, num_warps=8, num_stages=2,
+             why="edges fit; C in one piece spilled 2 scalar registers when accumulating",
              needs="regular", subtile=2, options=_MFMA16),
-        Tile(64, 64, 64, 4, 2, "small C", needs="regular", options=_MFMA16),
-        Tile(128, 128, 32, 8, 2, "no form spills", options=_MFMA16),
-        Tile(64, 64, 32, 4, 2, "small C", options=_MFMA16),
-        Tile(16, 64, 32, 4, 2, "skinny C", options=_MFMA16),
+        Tile(64, 64, 64, num_warps=4, num_stages=2, why="small C", needs="regular", options=_MFMA16),
+        Tile(128, 128, 32, num_warps=8, num_stages=2, why="no form spills", options=_MFMA16),
+        Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", options=_MFMA16),
+        Tile(16, 64, 32, num_warps=4, num_stages=2, why="skinny C", options=_MFMA16),
     ),
     ("gfx942", 4): (
-        Tile(128, 128, 32, 8, 2, "no form spills", options=_MFMA16),
-        Tile(64, 64, 32, 4, 2, "small C", options=_MFMA16),
-        Tile(16, 64, 32, 4, 2, "skinny C", options=_MFMA16),
+        Tile(128, 128, 32, num_warps=8, num_stages=2, why="no form spills", options=_MFMA16),
+        Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", options=_MFMA16),
+        Tile(16, 64, 32, num_warps=4, num_stages=2, why="skinny C", options=_MFMA16),
     ),
-    ("amd", 2): (Tile(64, 64, 32, 4, 2, "any wave32 or wave64 part"),),
-    ("amd", 4): (Tile(64, 64, 16, 4, 2, "any wave32 or wave64 part"),),
+    ("amd", 2): (Tile(64, 64, 32, num_warps=4, num_stages=2, why="any wave32 or wave64 part"),),
+    ("amd", 4): (Tile(64, 64, 16, num_warps=4, num_stages=2, why="any wave32 or wave64 part"),),
     ("cpu", 2): (
-        Tile(128, 128, 64, 4, 1, "interpreter: few, large numpy calls", measured=1.0),
-        Tile(32, 64, 32, 4, 1, "interpreter, small C", measured=0.5),
+        Tile(128, 128, 64, num_warps=4, num_stages=1, why="interpreter: few, large numpy calls", measured=1.0),
+        Tile(32, 64, 32, num_warps=4, num_stages=1, why="interpreter, small C", measured=0.5),
     ),
     ("cpu", 4): (
-        Tile(128, 128, 64, 4, 1, "interpreter: few, large numpy calls", measured=1.0),
-        Tile(32, 64, 32, 4, 1, "interpreter, small C", measured=0.5),
+        Tile(128, 128, 64, num_warps=4, num_stages=1, why="interpreter: few, large numpy calls", measured=1.0),
+        Tile(32, 64, 32, num_warps=4, num_stages=1, why="interpreter, small C", measured=0.5),
     ),
 }
 # fmt: on

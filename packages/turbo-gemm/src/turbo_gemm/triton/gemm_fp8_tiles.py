@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from turbo_gemm.triton.gemm_tiles import Tile, lds_bytes, table_target, takes, tile_cost
+from turbo_gemm.triton.gemm_tiles import Tile, is_launchable, lds_bytes, table_target, tile_cost
 
 if TYPE_CHECKING:
     from turbo_core.device import DeviceFacts
@@ -193,6 +193,6 @@ def choose_fp8_tile(
     elif any(tile.promote for tile in rows):
         rows = [tile for tile in rows if bool(tile.promote) == (K > MAX_K_OF_14_BITS)]
     return min(
-        (tile for tile in rows if takes(tile, M, N, K, regular)),
+        (tile for tile in rows if is_launchable(tile, M, N, K, regular)),
         key=lambda tile: tile_cost(tile, M, N, K, facts, 1),
     )

@@ -35,7 +35,7 @@ __all__ = [
     "programs_for",
     "rows_for",
     "table_target",
-    "takes",
+    "is_launchable",
     "tile_cost",
 ]
 
@@ -270,7 +270,7 @@ def programs_for(tile: Tile, M: int, N: int, facts: DeviceFacts) -> int:
     return min(tiles, facts.compute_units * tile.per_unit) if tile.per_unit else tiles
 
 
-def takes(tile: Tile, M: int, N: int, K: int, regular: bool) -> bool:
+def is_launchable(tile: Tile, M: int, N: int, K: int, regular: bool) -> bool:
     """Whether the row may be launched for this call: see Tile.needs."""
     whole = M % tile.block_m == 0 and N % tile.block_n == 0 and K % tile.block_k == 0
     return tile.needs == "any" or (regular and (tile.needs == "regular" or whole))
@@ -290,7 +290,7 @@ def choose_tile(
 ) -> Tile:
     """The row with the least cost; the earlier one on a tie. For `regular` see Tile.needs."""
     rows = rows_for(facts, operand_bytes, loads=loads, out_bytes=out_bytes)
-    rows = [tile for tile in rows if takes(tile, M, N, K, regular)]
+    rows = [tile for tile in rows if is_launchable(tile, M, N, K, regular)]
     return min(rows, key=lambda tile: tile_cost(tile, M, N, K, facts, operand_bytes))
 
 
@@ -324,6 +324,6 @@ def explain_tile(
             f"{tiles / (rounds * facts.compute_units) if rounds else 0:.0%} full; "
             f"efficiency {efficiency(tile, target, operand_bytes):.2f} ({source}); "
             f"cost {cost / best if best else 1:.2f} of the chosen; {tile.why}"
-            + ("" if takes(tile, M, N, K, regular) else f" [not for this call: needs {tile.needs}]")
+            + ("" if is_launchable(tile, M, N, K, regular) else f" [not for this call: needs {tile.needs}]")
         )
     return "\n".join(lines)

@@ -14,7 +14,7 @@ matrix, never one from the other. Where an input is stored transposed, so is its
 |---|---|---|---|---|---|
 | a, along K | one scale | rows | 1 x block | 1 x 32 | 1 x 32 |
 | a, along M | the same | columns | block x 1 | 1 x 32 | 1 x 32, RHT |
-| b, along K or N | one scale | fibres | tiles, the same | 32 x 32 | 32 x 32 |
+| b, along K or N | one scale | rows, columns | tiles, the same | 32 x 32 | 32 x 32 |
 | G, along N | one scale | rows | 1 x block | 1 x 32 | 1 x 32 (SR) |
 | G, along M | the same | columns | block x 1 | 1 x 32 | 1 x 32, RHT (SR) |
 

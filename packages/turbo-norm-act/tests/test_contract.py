@@ -228,7 +228,7 @@ def test_calls_that_differ_have_different_tuning_keys(name):
     keys = [info.dispatcher.make_key(call) for call in calls.values()]
     assert len(set(keys)) == len(calls)
     for call, key in zip(calls.values(), keys):
-        primary = {"x", "s", "gate"}  # a call without them is none
+        primary = {"x", "s"}  # a call without them is none
         for field, value in zip(call._fields, call):
             for other in variants(value):
                 if other is not None or field not in primary:

@@ -20,7 +20,7 @@ def backend(request, device):
     """The test runs on this backend alone, or is skipped with the backend's reason."""
     if request.param == "TURBO":
         native = pytest.importorskip("turbo_norm_act.pytorch.kernels.native", reason="no native library in this tree")
-        if (reason := native.why_not(device)) is not None:
+        if (reason := native.library.why_not(device)) is not None:
             pytest.skip(f"TURBO: {reason}")
     GlobalBackendManager.set_norm_act_backend(request.param)
     return request.param

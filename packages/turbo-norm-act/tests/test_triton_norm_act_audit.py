@@ -54,11 +54,9 @@ def compile_launch(case, launch, arch):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from turbo_core.launch import ALWAYS
-
     signature = launch.signature()
     source = ASTSource(launch.kernel, dict(signature.types), dict(signature.constants), dict(signature.attributes))
-    kernel = triton.compile(source, target=GPUTarget("hip", arch, 64), options={**launch.options, **ALWAYS})
+    kernel = triton.compile(source, target=GPUTarget("hip", arch, 64), options=launch.all_options())
     text = kernel.asm["amdgcn"]
 
     def field(name):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import turbo_norm_act
 from turbo_core.device import arch_facts
 from turbo_core.requirements import require_torch
-from turbo_norm_act.values import Formula, Wanted
+from turbo_norm_act.calls import GluBackward, GluForward, NormBackward, NormForward
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,6 @@ MORE_WIDTHS = (1, 33, 128, 513, 1023, 2048, 5120, 7168, 8192, 14336, 16385, 3276
 def kernels(arch: str, full: bool) -> Iterator[TritonKernel | CodeObject]:
     """All kernels of the wheel for ``arch``; without ``full`` a part that compiles quickly."""
     from turbo_core.audit import TritonKernel, code_objects
-    from turbo_core.launch import ALWAYS
 
     yield from code_objects(turbo_norm_act, arch)
     for name, launch in launches(arch, full):
@@ -45,7 +44,7 @@ def kernels(arch: str, full: bool) -> Iterator[TritonKernel | CodeObject]:
             dict(signature.types),
             dict(signature.constants),
             dict(signature.attributes),
-            {**launch.options, **ALWAYS},
+            launch.all_options(),
         )
 
 
@@ -79,14 +78,10 @@ def _norms(arch: str, width: int, dtype: torch.dtype) -> Iterator[tuple[str, Lau
     for center in (False, True):
         case = f"{'layernorm' if center else 'rmsnorm_residual'} D={width} {_short(dtype)}"
         residual, beta = (None, gamma) if center else (x, None)
-        result, forward = norm.plan_forward(
-            x, residual, gamma, beta, 1e-6, center=center, zero_centered=not center, facts=facts
-        )
-        wanted = Wanted(True, dtype, dtype if center else None)
-        _, backward = norm.plan_backward(
-            x, residual, x, gamma, result.mean, result.rstd, zero_centered=not center, wanted=wanted, facts=facts
-        )
-        for launch in (*forward, *backward):
+        (_, _, mean, rstd), forward = norm.plan(NormForward(x, residual, gamma, beta, 1e-6, not center, center), facts)
+        wanted = True, True, dtype if center else None
+        call = NormBackward(x, x, residual, gamma, mean, rstd, 1e-6, not center, *wanted)
+        for launch in (*forward, *norm.plan(call, facts)[1]):
             yield case, launch
 
 
@@ -102,16 +97,18 @@ def _activations(arch: str, width: int, dtype: torch.dtype, full: bool) -> Itera
     x, wide = _meta(dtype, ROWS, width), _meta(dtype, ROWS, 2 * width)
     probs, mask = _meta(torch.float32, ROWS), _meta(torch.int64, ROWS)
     forms = {
-        "silu": (wide[:, :width], wide[:, width:], probs, mask),
+        "silu": (wide, None, probs, mask),
         "gelu": (x, x, None, None),
         "gelu_tanh": (x, x, None, None),
-        "clamped": (wide[:, ::2], wide[:, 1::2], None, None),
+        "clamped": (wide, None, None, None),
     }
-    for name, (gate, up, factor, rows) in forms.items():
+    for name, tensors in forms.items():
         limits = [7.0] if name == "clamped" else [math.inf, 7.0] if full or name == "silu" else [math.inf]
         for limit in limits:
             limited = " limited" if name != "clamped" and limit != math.inf else ""
             case = f"{name}{limited} H={width} {_short(dtype)}"
-            formula = Formula(name, limit, 1.702)
-            yield case, activation.plan_forward(gate, up, factor, rows, formula, x, facts=facts)
-            yield case, activation.plan_backward(x, gate, up, factor, rows, formula, gate, up, factor, facts=facts)
+            forward = GluForward(*tensors, name, limit, 1.702, name == "clamped")
+            backward = GluBackward(*forward, x, True, forward.up is not None, forward.probs is not None)
+            for call in (forward, backward):
+                for launch in activation.plan(call, facts)[1]:
+                    yield case, launch

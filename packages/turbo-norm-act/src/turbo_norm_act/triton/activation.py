@@ -1,151 +1,111 @@
 # SPDX-License-Identifier: MIT
-"""Launchers of the gated activations: 2-D tensors in, 2-D tensors out. No autograd, no dispatch, no checks.
-
-Rows and H are at least 1. gate and up may be views of one packed tensor; they share their column stride.
-"""
+"""The backend TRITON of the gated activations: what a call launches."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
-from turbo_core.device import DeviceFacts, device_facts
+from turbo_core.calls import empty
+from turbo_core.device import DeviceFacts
 from turbo_core.launch import Launch, power_of_two
+from turbo_norm_act.calls import (
+    GluBackward,
+    GluCall,
+    GluForward,
+    GluGradients,
+    glu_gradient_specs,
+    glu_specs,
+    outputs,
+)
 from turbo_norm_act.triton.activation_kernel import glu_backward_kernel, glu_forward_kernel
 from turbo_norm_act.triton.tiles import ACTIVATION_TILES, Tile, choose_tile
-from turbo_norm_act.values import Formula
 
-__all__ = ["glu_backward", "glu_forward", "plan_backward", "plan_forward"]
+__all__ = ["plan", "why_not"]
+
+MAX_WIDTH = 2**30  # column indices of the kernels are 32-bit, and interleaved columns count twice
 
 
-def _scalars(formula: Formula) -> dict[str, float | None]:
-    """The kernels' limit and alpha; None where they are not read, so that they cause no further compilations."""
-    clamped = formula.activation == "clamped"
-    limited = clamped or formula.limit != math.inf
-    return {"limit": float(formula.limit) if limited else None, "alpha": float(formula.alpha) if clamped else None}
+def why_not(call: GluCall) -> str | None:
+    return f"H={call.width}; up to {MAX_WIDTH} is accepted" if call.width > MAX_WIDTH else None
+
+
+def plan(call: GluCall, facts: DeviceFacts, tile: Tile | None = None) -> tuple[Any, list[Launch]]:
+    """The result, empty, and the launches that write it; ``tile`` replaces the table's choice (benchmarks, tests)."""
+    if isinstance(call, GluForward):
+        out = empty(glu_specs(call), call.x.device)
+        return out, [_launch_forward(call, out, facts, tile)]
+    gradients: GluGradients = outputs(glu_gradient_specs(call), call.x.device)
+    return gradients, [_launch_backward(call, gradients, facts, tile)]
+
+
+def _launch_forward(call: GluForward, out: torch.Tensor, facts: DeviceFacts, tile: Tile | None) -> Launch:
+    inputs = _inputs(call)
+    if tile is None:
+        strides = (inputs["gate_stride"], inputs["up_stride"])
+        tile = choose_tile(ACTIVATION_TILES["forward"], call.width, strides, facts)
+    grid, shares, constants = _grid_and_constants(call, tile, split_columns=True)
+    arguments = {**inputs, "shares": shares, "out_ptr": out}
+    return Launch(glu_forward_kernel, grid, arguments, constants, tile.launch_options())
+
+
+def _launch_backward(call: GluBackward, gradients: GluGradients, facts: DeviceFacts, tile: Tile | None) -> Launch:
+    inputs = _inputs(call)
+    dx, dup, dprobs = gradients
+    if tile is None:
+        strides = (inputs["gate_stride"], inputs["up_stride"], call.dout.stride(0))
+        tile = choose_tile(ACTIVATION_TILES["backward"], call.width, strides, facts)
+    grid, shares, constants = _grid_and_constants(call, tile, split_columns=dprobs is None)
+    arguments = {
+        **inputs,
+        "shares": shares,
+        "dout_ptr": call.dout,
+        "dout_stride": call.dout.stride(0),
+        "dgate_ptr": dx,
+        "dup_ptr": dup,
+        "dprobs_ptr": dprobs,
+        "dx_stride": call.x.shape[1],
+    }
+    return Launch(glu_backward_kernel, grid, arguments, constants, tile.launch_options())
+
+
+def _inputs(call: GluCall) -> dict[str, Any]:
+    """What both kernels read; numbers that a formula does not use are None and cause no further compilations."""
+    x, up, H = call.x, call.up, call.width
+    clamped = call.activation == "clamped"
+    limited = clamped or call.limit != math.inf
+    interleaved = up is None and call.interleaved
+    return {
+        "gate_ptr": x,
+        "up_ptr": up,
+        "probs_ptr": call.probs,
+        "mask_ptr": call.row_mask,
+        "n_rows": x.shape[0],
+        "H": H,
+        "gate_stride": x.stride(0),
+        "up_stride": x.stride(0) if up is None else up.stride(0),
+        "col_stride": 2 if interleaved else 1,
+        "up_offset": None if up is not None else 1 if interleaved else H,
+        "limit": float(call.limit) if limited else None,
+        "alpha": float(call.alpha) if clamped else None,
+    }
 
 
 def _grid_and_constants(
-    rows: int, H: int, formula: Formula, tile: Tile, split_columns: bool
+    call: GluCall, tile: Tile, split_columns: bool
 ) -> tuple[tuple[int, int, int], int, dict[str, object]]:
     """The grid, how many programs share a row, and the kernel's constants."""
+    rows, H = call.x.shape[0], call.width
     block_h = min(tile.elements, power_of_two(H))
     block_r = max(1, tile.elements // block_h)
     shares = -(-H // block_h) if split_columns else 1
-    return (
-        (-(-rows // block_r) * shares, 1, 1),
-        shares,
-        {
-            "ACTIVATION": formula.activation,
-            "BLOCK_R": block_r,
-            "BLOCK_H": block_h,
-            "MASK_R": rows % block_r != 0,
-            "MASK_H": H % block_h != 0,
-        },
-    )
-
-
-def plan_forward(
-    gate: torch.Tensor,
-    up: torch.Tensor,
-    probs: torch.Tensor | None,
-    row_mask: torch.Tensor | None,
-    formula: Formula,
-    out: torch.Tensor,
-    *,
-    facts: DeviceFacts,
-    tile: Tile | None = None,
-) -> Launch:
-    rows, H = gate.shape
-    tile = tile or choose_tile(ACTIVATION_TILES, "forward", H, (gate.stride(0), up.stride(0)), facts)
-    grid, shares, constants = _grid_and_constants(rows, H, formula, tile, split_columns=True)
-    arguments = {
-        "gate_ptr": gate,
-        "up_ptr": up,
-        "probs_ptr": probs,
-        "mask_ptr": row_mask,
-        "out_ptr": out,
-        "n_rows": rows,
-        "H": H,
-        "shares": shares,
-        "gate_stride": gate.stride(0),
-        "up_stride": up.stride(0),
-        "col_stride": gate.stride(1),
-        **_scalars(formula),
+    constants = {
+        "ACTIVATION": call.activation,
+        "BLOCK_R": block_r,
+        "BLOCK_H": block_h,
+        "MASK_R": rows % block_r != 0,
+        "MASK_H": H % block_h != 0,
     }
-    return Launch(glu_forward_kernel, grid, arguments, constants, {"num_warps": tile.num_warps})
-
-
-def glu_forward(
-    gate: torch.Tensor,
-    up: torch.Tensor,
-    probs: torch.Tensor | None,
-    row_mask: torch.Tensor | None,
-    formula: Formula,
-    *,
-    tile: Tile | None = None,
-) -> torch.Tensor:
-    """out [T, H], contiguous; ``tile`` replaces the table's choice (benchmarks and tests)."""
-    out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
-    plan_forward(gate, up, probs, row_mask, formula, out, facts=device_facts(gate.device), tile=tile).run(gate.device)
-    return out
-
-
-def plan_backward(
-    dout: torch.Tensor,
-    gate: torch.Tensor,
-    up: torch.Tensor,
-    probs: torch.Tensor | None,
-    row_mask: torch.Tensor | None,
-    formula: Formula,
-    dgate: torch.Tensor | None,
-    dup: torch.Tensor | None,
-    dprobs: torch.Tensor | None,
-    *,
-    facts: DeviceFacts,
-    tile: Tile | None = None,
-) -> Launch:
-    rows, H = gate.shape
-    tile = tile or choose_tile(ACTIVATION_TILES, "backward", H, (gate.stride(0), up.stride(0), dout.stride(0)), facts)
-    grid, shares, constants = _grid_and_constants(rows, H, formula, tile, split_columns=dprobs is None)
-    arguments = {
-        "dout_ptr": dout,
-        "gate_ptr": gate,
-        "up_ptr": up,
-        "probs_ptr": probs,
-        "mask_ptr": row_mask,
-        "dgate_ptr": dgate,
-        "dup_ptr": dup,
-        "dprobs_ptr": dprobs,
-        "n_rows": rows,
-        "H": H,
-        "shares": shares,
-        "dout_stride": dout.stride(0),
-        "gate_stride": gate.stride(0),
-        "up_stride": up.stride(0),
-        "col_stride": gate.stride(1),
-        "dgate_stride": 1 if dgate is None else dgate.stride(0),
-        "dup_stride": 1 if dup is None else dup.stride(0),
-        **_scalars(formula),
-    }
-    return Launch(glu_backward_kernel, grid, arguments, constants, {"num_warps": tile.num_warps})
-
-
-def glu_backward(
-    dout: torch.Tensor,
-    gate: torch.Tensor,
-    up: torch.Tensor,
-    probs: torch.Tensor | None,
-    row_mask: torch.Tensor | None,
-    formula: Formula,
-    dgate: torch.Tensor | None,
-    dup: torch.Tensor | None,
-    dprobs: torch.Tensor | None,
-    *,
-    tile: Tile | None = None,
-) -> None:
-    """Writes dgate and dup [T, H] (column stride of gate) and dprobs float32 [T], each unless it is None."""
-    facts = device_facts(gate.device)
-    plan = plan_backward(dout, gate, up, probs, row_mask, formula, dgate, dup, dprobs, facts=facts, tile=tile)
-    plan.run(gate.device)
+    return (-(-rows // block_r) * shares, 1, 1), shares, constants

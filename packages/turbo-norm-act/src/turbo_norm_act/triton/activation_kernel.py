@@ -14,11 +14,11 @@ With a limit (not None), min(gate, limit) and clamp(up, -limit, limit) stand in 
 passes the gradient on its edges and stops it outside, as torch.clamp does. `clamped` with limit 7 and alpha 1.702 is
 the gate of GPT-OSS.
 
-Tensors: gate, up, dgate, dup [T, H] with a row stride and one column stride, so that the halves of a packed [T, 2H] and
-its even and odd columns are views; dout [T, H], last stride 1; out [T, H] contiguous; probs [T] of any float dtype;
-row_mask [T] integer or bool; dprobs float32 [T]. All arithmetic is float32, rounded once. A masked row is not read, so
-what stands there (NaN, say) goes nowhere; its output and gradients are zeros. No atomics: a row's dprobs is summed by
-one program, in a fixed order. NaN propagates.
+Tensors: gate, up, dgate, dup [T, H] with a row stride and one column stride; packed in one tensor [T, 2H], up (and dup)
+begins up_offset elements behind the gate: H for halves, 1 for even and odd columns. dout [T, H], last stride 1; out
+[T, H] contiguous; probs and dprobs [T] of any float dtype; row_mask [T] integer. All arithmetic is float32, rounded
+once. A masked row is not read, so what stands there (NaN, say) goes nowhere; its output and gradients are zeros. No
+atomics: a row's dprobs is summed by one program, in a fixed order. NaN propagates.
 
 Source: SwiGLU and GEGLU, Shazeer 2020 (arXiv 2002.05202); GELU, Hendrycks and Gimpel 2016 (arXiv 1606.08415).
 """
@@ -77,6 +77,15 @@ def _load(pointer, offsets, mask, MASKED: tl.constexpr):
 
 
 @triton.jit
+def _second(first_ptr, second_ptr, offset):
+    """Where up lies; None where there is none: nobody wants its gradient."""
+    if offset is not None and first_ptr is not None:
+        return first_ptr + offset
+    else:
+        return second_ptr
+
+
+@triton.jit
 def _store(pointer, offsets, value, mask, MASKED: tl.constexpr):
     value = value.to(pointer.dtype.element_ty)
     if MASKED:
@@ -100,11 +109,12 @@ def _load_row_facts(probs_ptr, mask_ptr, rows, valid, BLOCK_R: tl.constexpr):
 @triton.jit
 def glu_forward_kernel(
     gate_ptr, up_ptr, probs_ptr, mask_ptr, out_ptr,
-    n_rows, H, shares, gate_stride, up_stride, col_stride, limit, alpha,
+    n_rows, H, shares, gate_stride, up_stride, col_stride, up_offset, limit, alpha,
     ACTIVATION: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
     MASK_R: tl.constexpr, MASK_H: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_R rows; ``shares`` programs, neighbours in the grid as in memory, divide their blocks of columns."""
+    up_at = _second(gate_ptr, up_ptr, up_offset)
     STORE_MASKED: tl.constexpr = MASK_R or MASK_H
     LOAD_MASKED: tl.constexpr = STORE_MASKED or (mask_ptr is not None)
     rows = (tl.program_id(0) // shares).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -116,7 +126,7 @@ def glu_forward_kernel(
         read = active[:, None] & inside
         col_at = (cols * col_stride)[None, :]
         gate = _load(gate_ptr, (rows * gate_stride)[:, None] + col_at, read, LOAD_MASKED)
-        up = _load(up_ptr, (rows * up_stride)[:, None] + col_at, read, LOAD_MASKED)
+        up = _load(up_at, (rows * up_stride)[:, None] + col_at, read, LOAD_MASKED)
         act, _, factor_up, _ = _activate(gate, up, limit, alpha, ACTIVATION)
         out = act * factor_up
         if probs_ptr is not None:
@@ -129,11 +139,13 @@ def glu_forward_kernel(
 @triton.jit
 def glu_backward_kernel(
     dout_ptr, gate_ptr, up_ptr, probs_ptr, mask_ptr, dgate_ptr, dup_ptr, dprobs_ptr,
-    n_rows, H, shares, dout_stride, gate_stride, up_stride, col_stride, dgate_stride, dup_stride, limit, alpha,
+    n_rows, H, shares, dout_stride, gate_stride, up_stride, dx_stride, col_stride, up_offset, limit, alpha,
     ACTIVATION: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
     MASK_R: tl.constexpr, MASK_H: tl.constexpr,
 ):  # fmt: skip
     """As the forward; a null pointer is a gradient that nobody wants. With dprobs, shares is 1."""
+    up_at = _second(gate_ptr, up_ptr, up_offset)
+    dup_at = _second(dgate_ptr, dup_ptr, up_offset)
     STORE_MASKED: tl.constexpr = MASK_R or MASK_H
     LOAD_MASKED: tl.constexpr = STORE_MASKED or (mask_ptr is not None)
     rows = (tl.program_id(0) // shares).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -147,7 +159,7 @@ def glu_backward_kernel(
         write = valid[:, None] & inside
         col_at = (cols * col_stride)[None, :]
         gate = _load(gate_ptr, (rows * gate_stride)[:, None] + col_at, read, LOAD_MASKED)
-        up = _load(up_ptr, (rows * up_stride)[:, None] + col_at, read, LOAD_MASKED)
+        up = _load(up_at, (rows * up_stride)[:, None] + col_at, read, LOAD_MASKED)
         dout = _load(dout_ptr, (rows * dout_stride)[:, None] + cols[None, :], read, LOAD_MASKED)
         act, slope, factor_up, up_slope = _activate(gate, up, limit, alpha, ACTIVATION)
         if dprobs_ptr is not None:
@@ -158,14 +170,14 @@ def glu_backward_kernel(
             dgate = dout * slope * factor_up
             if mask_ptr is not None:
                 dgate = tl.where(active[:, None], dgate, 0.0)
-            _store(dgate_ptr, (rows * dgate_stride)[:, None] + col_at, dgate, write, STORE_MASKED)
-        if dup_ptr is not None:
+            _store(dgate_ptr, (rows * dx_stride)[:, None] + col_at, dgate, write, STORE_MASKED)
+        if dup_at is not None:
             dup = dout * act * up_slope
             if mask_ptr is not None:
                 dup = tl.where(active[:, None], dup, 0.0)
-            _store(dup_ptr, (rows * dup_stride)[:, None] + col_at, dup, write, STORE_MASKED)
+            _store(dup_at, (rows * dx_stride)[:, None] + col_at, dup, write, STORE_MASKED)
     if dprobs_ptr is not None:
         total = tl.sum(dprobs, 1)
         if mask_ptr is not None:
             total = tl.where(active, total, 0.0)
-        tl.store(dprobs_ptr + rows, total, mask=valid)
+        tl.store(dprobs_ptr + rows, total.to(dprobs_ptr.dtype.element_ty), mask=valid)

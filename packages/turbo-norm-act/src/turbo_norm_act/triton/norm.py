@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""Launchers of the norm kernels: 2-D tensors in, 2-D tensors out. No autograd, no dispatch, no checks.
-
-``plan_forward`` and ``plan_backward`` allocate the results and say what would be launched; the other two launch it.
-Rows and D are at least 1; the last stride of every input is 1.
-"""
+"""The backend TRITON of the norms: what a call launches."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from turbo_core.device import DeviceFacts, device_facts
+from turbo_core.device import DeviceFacts
 from turbo_core.launch import ALL, Launch, power_of_two
-from turbo_core.prepared import PreparedLaunches
+from turbo_core.tiles import rows_for
+from turbo_norm_act.calls import (
+    NormBackward,
+    NormCall,
+    NormForward,
+    NormGradients,
+    NormResult,
+    norm_gradient_specs,
+    norm_specs,
+    outputs,
+)
 from turbo_norm_act.triton.norm_kernel import (
     column_sum_kernel,
     norm_backward_kernel,
@@ -19,12 +27,22 @@ from turbo_norm_act.triton.norm_kernel import (
     norm_terms_kernel,
 )
 from turbo_norm_act.triton.tiles import COLUMN_SUM_TILES, NORM_TILES, Tile, choose_tile
-from turbo_norm_act.values import NormGradients, NormResult, Wanted
 
-__all__ = ["norm_backward", "norm_forward", "plan_backward", "plan_forward"]
+__all__ = ["plan", "why_not"]
+
+MAX_WIDTH = 2**30  # column indices of the kernels are 32-bit
 
 
-_prepared = PreparedLaunches()
+def why_not(call: NormCall) -> str | None:
+    D = call.data.shape[1]
+    return f"D={D}; up to {MAX_WIDTH} is accepted" if D > MAX_WIDTH else None
+
+
+def plan(call: NormCall, facts: DeviceFacts, tile: Tile | None = None) -> tuple[Any, list[Launch]]:
+    """The result, empty, and the launches that write it; ``tile`` replaces the table's choice (benchmarks, tests)."""
+    if isinstance(call, NormForward):
+        return _plan_forward(call, facts, tile)
+    return _plan_backward(call, facts, tile)
 
 
 def _strides(*tensors: torch.Tensor | None) -> tuple[int, ...]:
@@ -43,48 +61,40 @@ def _prefetch(tile: Tile, tile_bytes: int, facts: DeviceFacts) -> int:
     return 1 if facts.vendor == "nvidia" and (tile.prefetch - 1) * tile_bytes > room // tile.per_unit else tile.prefetch
 
 
-def plan_forward(
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    gamma: torch.Tensor | None,
-    beta: torch.Tensor | None,
-    eps: float,
-    *,
-    center: bool,
-    zero_centered: bool,
-    facts: DeviceFacts,
-    tile: Tile | None = None,
-) -> tuple[NormResult, list[Launch]]:
+def _stride(tensor: torch.Tensor | None) -> int:
+    return 1 if tensor is None else tensor.stride(0)
+
+
+def _plan_forward(call: NormForward, facts: DeviceFacts, tile: Tile | None) -> tuple[NormResult, list[Launch]]:
+    x, residual = call.x, call.residual
     rows, D = x.shape
-    op = "layernorm" if center else "rmsnorm" if residual is None else "rmsnorm_residual"
-    tile = tile or choose_tile(NORM_TILES, f"forward {op}", D, _strides(x, residual), facts, x.element_size())
+    if tile is None:
+        op = "layernorm" if call.center else "rmsnorm" if residual is None else "rmsnorm_residual"
+        tile = choose_tile(NORM_TILES[f"forward {op}"], D, _strides(x, residual), facts, x.element_size())
     block_r, block_d = _tile_shape(tile, D)
     kept = -(-D // block_d) if tile.whole else 0
-    y = torch.empty((rows, D), dtype=x.dtype, device=x.device)
-    s = None if residual is None else torch.empty_like(y)
-    rstd = torch.empty((rows,), dtype=torch.float32, device=x.device)
-    mean = torch.empty_like(rstd) if center else None
+    result: NormResult = outputs(norm_specs(call), x.device)
     launch = Launch(
         norm_forward_kernel,
         (-(-rows // block_r), 1, 1),
         {
             "x_ptr": x,
             "residual_ptr": residual,
-            "gamma_ptr": gamma,
-            "beta_ptr": beta,
-            "y_ptr": y,
-            "s_ptr": s,
-            "mean_ptr": mean,
-            "rstd_ptr": rstd,
+            "gamma_ptr": call.gamma,
+            "beta_ptr": call.beta,
+            "y_ptr": result.y,
+            "s_ptr": result.s,
+            "mean_ptr": result.mean,
+            "rstd_ptr": result.rstd,
             "n_rows": rows,
             "D": D,
             "x_stride": x.stride(0),
-            "residual_stride": 1 if residual is None else residual.stride(0),
-            "eps": float(eps),
+            "residual_stride": _stride(residual),
+            "eps": float(call.eps),
         },
         {
-            "CENTER": center,
-            "ZERO_CENTERED": zero_centered,
+            "CENTER": call.center,
+            "ZERO_CENTERED": call.zero_centered,
             "BLOCK_R": block_r,
             "BLOCK_D": block_d,
             "KEPT": kept,
@@ -94,136 +104,76 @@ def plan_forward(
             "MASK_R": rows % block_r != 0,
             "MASK_D": D % block_d != 0,
         },
-        {"num_warps": tile.num_warps},
+        tile.launch_options(),
     )
-    return NormResult(y, s, mean, rstd), [launch]
+    return result, [launch]
 
 
-def norm_forward(
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    gamma: torch.Tensor | None,
-    beta: torch.Tensor | None,
-    eps: float,
-    *,
-    center: bool,
-    zero_centered: bool,
-    tile: Tile | None = None,
-) -> NormResult:
-    """y, s, mean, rstd of x [rows, D]; ``tile`` replaces the table's choice (benchmarks and tests)."""
-
-    def plan() -> tuple[NormResult, list[Launch]]:
-        facts = device_facts(x.device)
-        return plan_forward(
-            x, residual, gamma, beta, eps, center=center, zero_centered=zero_centered, facts=facts, tile=tile
-        )
-
-    call = (x, residual, gamma, beta, eps, center, zero_centered, tile)
-    result: NormResult = _prepared.run("forward", call, x.device, plan)
-    return result
-
-
-def plan_backward(
-    dy: torch.Tensor,
-    ds: torch.Tensor | None,
-    s: torch.Tensor,
-    gamma: torch.Tensor | None,
-    mean: torch.Tensor | None,
-    rstd: torch.Tensor,
-    *,
-    zero_centered: bool,
-    wanted: Wanted,
-    facts: DeviceFacts,
-    tile: Tile | None = None,
-) -> tuple[NormGradients, list[Launch]]:
+def _plan_backward(call: NormBackward, facts: DeviceFacts, tile: Tile | None) -> tuple[NormGradients, list[Launch]]:
+    """The terms of wide rows, then dx and partial sums of dgamma and dbeta, then their sums."""
+    s, dy, ds = call.s, call.dy, call.ds
     rows, D = s.shape
-    tile = tile or choose_tile(NORM_TILES, "backward", D, _strides(dy, ds, s), facts, s.element_size())
+    if tile is None:
+        tile = choose_tile(NORM_TILES["backward"], D, _strides(dy, ds, s), facts, s.element_size())
     block_r, block_d = _tile_shape(tile, D)
     whole = tile.whole and block_d >= D
     column_blocks, row_tiles = -(-D // block_d), -(-rows // block_r)
     programs = max(1, min(row_tiles, facts.compute_units * tile.per_unit // column_blocks))
-    where = s.device
-    partials = [
-        None if dtype is None else torch.empty((programs, D), dtype=torch.float32, device=where) for dtype in wanted[1:]
-    ]
-    dx = torch.empty((rows, D), dtype=s.dtype, device=where) if wanted.dx else None
-    terms = None
-    launches = []
-    prefetch = _prefetch(tile, block_r * block_d * s.element_size() * (2 if ds is None else 3), facts)
+    gradients: NormGradients = outputs(norm_gradient_specs(call), s.device)
+    sums = gradients.dgamma, gradients.dbeta
+    partials = [None if x is None else _scratch(s, programs, D) for x in sums]
+    terms = _scratch(s, 2, rows) if call.dx and not whole else None
+    inputs = {
+        "dy_ptr": dy,
+        "s_ptr": s,
+        "gamma_ptr": call.gamma,
+        "mean_ptr": call.mean,
+        "rstd_ptr": call.rstd,
+        "terms_ptr": terms,
+        "n_rows": rows,
+        "D": D,
+        "dy_stride": dy.stride(0),
+        "s_stride": s.stride(0),
+    }
     shape = {
-        "CENTER": mean is not None,
-        "ZERO_CENTERED": zero_centered,
+        "CENTER": call.center,
+        "ZERO_CENTERED": call.zero_centered,
         "BLOCK_R": block_r,
         "BLOCK_D": block_d,
         "MASK_R": rows % block_r != 0,
         "MASK_D": D % block_d != 0,
     }
-    if wanted.dx and not whole:
-        terms = torch.empty((2, rows), dtype=torch.float32, device=where)
-        inputs = {"dy_ptr": dy, "s_ptr": s, "gamma_ptr": gamma, "mean_ptr": mean, "rstd_ptr": rstd, "terms_ptr": terms}
-        sizes = {"n_rows": rows, "D": D, "dy_stride": dy.stride(0), "s_stride": s.stride(0)}
-        options = {"num_warps": tile.num_warps}
-        launches.append(Launch(norm_terms_kernel, (row_tiles, 1, 1), {**inputs, **sizes}, shape, options))
+    launches = []
+    if terms is not None:
+        launches.append(Launch(norm_terms_kernel, (row_tiles, 1, 1), inputs, shape, tile.launch_options()))
+    more = {
+        "ds_ptr": ds,
+        "dx_ptr": gradients.dx,
+        "dgamma_ptr": partials[0],
+        "dbeta_ptr": partials[1],
+        "n_tiles": row_tiles,
+        "ds_stride": _stride(ds),
+    }
+    prefetch = _prefetch(tile, block_r * block_d * s.element_size() * (2 if ds is None else 3), facts)
     launches.append(
         Launch(
             norm_backward_kernel,
             (programs, column_blocks, 1),
-            {
-                "dy_ptr": dy,
-                "ds_ptr": ds,
-                "s_ptr": s,
-                "gamma_ptr": gamma,
-                "mean_ptr": mean,
-                "rstd_ptr": rstd,
-                "terms_ptr": terms,
-                "dx_ptr": dx,
-                "dgamma_ptr": partials[0],
-                "dbeta_ptr": partials[1],
-                "n_rows": rows,
-                "n_tiles": row_tiles,
-                "D": D,
-                "dy_stride": dy.stride(0),
-                "ds_stride": 1 if ds is None else ds.stride(0),
-                "s_stride": s.stride(0),
-            },
+            {**inputs, **more},
             {**shape, "WHOLE": whole, "PREFETCH": prefetch},
-            {"num_warps": tile.num_warps},
+            tile.launch_options(),
             unbuffered=ALL,  # odd rows spilled 3 to 5 scalar registers with buffer instructions (triton 3.9)
         )
     )
-    sums = [None if dtype is None else torch.empty((D,), dtype=dtype, device=where) for dtype in wanted[1:]]
+    column = rows_for(COLUMN_SUM_TILES, facts)
     for partial, out in zip(partials, sums):
         if out is not None:
-            block_p, block, warps = COLUMN_SUM_TILES[facts.vendor]
             arguments = {"partial_ptr": partial, "out_ptr": out, "P": programs, "D": D}
-            blocks = {"BLOCK_P": block_p, "BLOCK_D": block}
-            launches.append(Launch(column_sum_kernel, (-(-D // block), 1, 1), arguments, blocks, {"num_warps": warps}))
-    return NormGradients(dx, *sums), launches
+            blocks = {"BLOCK_P": column.rows, "BLOCK_D": column.columns}
+            grid = (-(-D // column.columns), 1, 1)
+            launches.append(Launch(column_sum_kernel, grid, arguments, blocks, column.launch_options()))
+    return gradients, launches
 
 
-def norm_backward(
-    dy: torch.Tensor,
-    ds: torch.Tensor | None,
-    s: torch.Tensor,
-    gamma: torch.Tensor | None,
-    mean: torch.Tensor | None,
-    rstd: torch.Tensor,
-    *,
-    zero_centered: bool,
-    wanted: Wanted,
-    tile: Tile | None = None,
-) -> NormGradients:
-    """The gradients that are ``wanted``; the norm is centred if there is a ``mean``.
-
-    dy, ds, s: [rows, D]; mean, rstd: float32 [rows].
-    """
-
-    def plan() -> tuple[NormGradients, list[Launch]]:
-        facts = device_facts(s.device)
-        return plan_backward(
-            dy, ds, s, gamma, mean, rstd, zero_centered=zero_centered, wanted=wanted, facts=facts, tile=tile
-        )
-
-    call = (dy, ds, s, gamma, mean, rstd, zero_centered, wanted, tile)
-    result: NormGradients = _prepared.run("backward", call, s.device, plan)
-    return result
+def _scratch(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.float32, device=like.device)

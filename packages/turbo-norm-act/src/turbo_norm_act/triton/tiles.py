@@ -12,23 +12,24 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from turbo_core import tiles
+from turbo_core.tiles import rows_for
+
 if TYPE_CHECKING:
     from turbo_core.device import DeviceFacts
 
-__all__ = ["ACTIVATION_TILES", "COLUMN_SUM_TILES", "NORM_TILES", "Tile", "choose_tile"]
+__all__ = ["ACTIVATION_TILES", "COLUMN_SUM_TILES", "NORM_TILES", "ColumnTile", "Tile", "choose_tile"]
 
 ANY = 2**62
 
 
 @dataclass(frozen=True)
-class Tile:
+class Tile(tiles.Tile):
     """One row of a table.
 
     Attributes:
         up_to: widest row (D, or H of an activation) that the tile is for.
         elements: rows of a tile times columns; a tile is as many rows as fit, at least one.
-        num_warps: waves of a program.
-        why: reason or measurement (device, date).
         whole: the row is in registers, as one tile or (norm forward) several. False: blocks of ``elements`` columns.
         per_unit: programs launched for each compute unit (norm backward; the others launch one a tile).
         prefetch: tiles in flight, the one that is worked on included (norm backward).
@@ -41,8 +42,6 @@ class Tile:
 
     up_to: int
     elements: int
-    num_warps: int
-    why: str
     whole: bool = True
     per_unit: int = 1
     prefetch: int = 1
@@ -52,123 +51,133 @@ class Tile:
     multiple_of: int = 1
 
 
-# (pass, target) -> rows by width. A pass may name the op, "forward layernorm"; "forward" is for those not named.
-NORM_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
-    # GB/s on an H200, bf16, 2026-11-30, where a copy moves 4200-4236, of trial kernels with the forward's loops, each
-    # held against float64. What was tried beside a row is in its `why`.
-    ("forward rmsnorm", "nvidia"): (
-        Tile(1024, 1024, 2, "4035 at D=1024; 2048 elements, 4 warps: 3985", early=True, stream=True),
-        Tile(4096, 4096, 8, "3957 at D=4096; weights late 3846; 4 warps 3885, 16 warps 3485", early=True, stream=True),
-        Tile(16384, 4096, 16, "4171 at D=8192, 4106 at D=16384; in one tile 4049 and 4064", whole=False),
-        Tile(32768, 8192, 32, "4062 at D=32768; 16 warps 3827, in one tile 3756", whole=False),
-        Tile(
-            65536,
-            16384,
-            32,
-            "4110 at D=65536; walked 3852, in one tile 2718 (spills); rests spill",
-            stream=True,
-            itemsize=2,
-            multiple_of=16384,
-        ),
-        Tile(ANY, 32768, 32, "3852 at D=65536; blocks of 16384: 3501, of 8192: 3332", whole=False),
-    ),
-    ("forward rmsnorm_residual", "nvidia"): (
-        Tile(1024, 2048, 4, "4137 at D=1024; weights late 4101", early=True, stream=True),
-        Tile(4096, 4096, 8, "4002 at D=4096; 4 warps, weights early: 4003"),
-        Tile(8192, 8192, 16, "4115 at D=8192; weights late, 8 warps: 4072", early=True, stream=True),
-        Tile(16384, 16384, 16, "4079 at D=16384; walked: 4052"),
-        Tile(32768, 32768, 32, "4116 at D=32768; walked: 4060"),
-        Tile(ANY, 16384, 32, "4062 at D=65536; blocks of 32768: 3897, of 8192: 3688", whole=False),
-    ),
-    ("forward layernorm", "nvidia"): (
-        Tile(1024, 2048, 4, "3948 at D=1024; weights late 3907", early=True, stream=True),
-        Tile(4096, 4096, 4, "3920 at D=4096; weights late, 8 warps: 3830", early=True, stream=True),
-        Tile(8192, 8192, 8, "4014 at D=8192; weights early 3799, 16 warps 2957"),
-        Tile(16384, 16384, 16, "3844 at D=16384; walked: 3155"),
-        Tile(32768, 32768, 32, "3191 at D=32768; walked: 3005"),
-        Tile(65536, 16384, 32, "3608 at D=65536; walked 3201; rests spill", stream=True, itemsize=2, multiple_of=16384),
-        Tile(ANY, 32768, 32, "3201 at D=65536", whole=False),
-    ),
-    ("forward", "amd"): (
-        Tile(1024, 4096, 4, "16 elements a lane: two 16-byte loads of bf16"),
-        Tile(4096, 4096, 4, "16 elements a lane"),
-        Tile(8192, 8192, 8, "16 elements a lane"),
-        Tile(16384, 16384, 16, "16 elements a lane; 16 waves are the most a work-group has", multiple_of=16),
-        Tile(32768, 32768, 16, "32 elements a lane of 128 registers", multiple_of=16),
-        Tile(ANY, 16384, 16, "walks the row twice, the second time from cache", whole=False, multiple_of=16),
-        Tile(ANY, 8192, 8, "likewise; the tile passes through 32 KiB of LDS", whole=False),
-    ),
-    ("forward", "cpu"): (
-        Tile(16384, 32768, 1, "interpreter: few, large numpy calls"),
-        Tile(ANY, 16384, 1, "interpreter: the walk of wide rows is run too", whole=False),
-    ),
-    # Likewise. A third tile in flight is what counts: with two, the copies of the next begin when this one is done.
-    ("backward", "nvidia"): (
-        Tile(1024, 2048, 2, "3903 at D=1024; 4 warps 3837, 4096 elements 3681", per_unit=2, prefetch=4),
-        Tile(8192, 8192, 16, "3886 at D=4096, 4059 at D=8192; prefetch 2: 2790, none: 3114", prefetch=3),
-        Tile(16384, 16384, 16, "3179 at D=16384; 32 warps 2899, prefetch 2: 2809", prefetch=3),
-        Tile(ANY, 4096, 8, "2542 at D=65536: c1, c2 first, then blocks of columns", whole=False, per_unit=4),
-    ),
-    # gfx942, gfx950 (compiled, not measured): the next row waits in registers, not in LDS
-    ("backward", "amd"): (
-        Tile(1024, 4096, 4, "x, dy and the sum of dgamma in registers", per_unit=4, prefetch=2, multiple_of=16),
-        Tile(4096, 4096, 4, "16 elements of each a lane", per_unit=4, prefetch=2, multiple_of=16),
-        Tile(8192, 8192, 8, "16 elements of each a lane", per_unit=2, prefetch=2, multiple_of=16),
-        Tile(16384, 16384, 16, "16 elements of each a lane of 128 registers", multiple_of=16),
-        Tile(1024, 1024, 4, "4 elements of each a lane, each with its mask in two SGPRs", per_unit=4),
-        Tile(4096, 4096, 8, "8 elements of each a lane, each with its mask in two SGPRs", per_unit=2),
-        Tile(8192, 8192, 16, "8 elements of each a lane, each with its mask in two SGPRs"),
-        Tile(ANY, 4096, 4, "c1, c2 first, then blocks of columns", whole=False, per_unit=4),
-    ),
-    ("backward", "cpu"): (
-        Tile(16384, 32768, 1, "interpreter: few, large numpy calls", per_unit=3),
-        Tile(ANY, 16384, 1, "interpreter: c1, c2 first, then blocks of columns", whole=False, per_unit=3),
-    ),
+@dataclass(frozen=True)
+class ColumnTile(tiles.Tile):
+    """``rows`` x ``columns`` of the partial sums that are added up."""
+
+    rows: int
+    columns: int
+
+
+# --- norms ------------------------------------------------------------------------------------------------------------
+
+# GB/s on an H200, bf16, 2026-11-30, where a copy moves 4200-4236, of trial kernels with the forward's loops, each held
+# against float64. What was tried beside a row is in its `why`.
+_NVIDIA_RMSNORM = (
+    Tile(1024, 1024, num_warps=2, early=True, stream=True, why="4035 at D=1024; 2048 elements, 4 warps: 3985"),
+    Tile(4096, 4096, num_warps=8, early=True, stream=True,
+         why="3957 at D=4096; weights late 3846; 4 warps 3885, 16 warps 3485"),
+    Tile(16384, 4096, num_warps=16, whole=False, why="4171 at D=8192, 4106 at D=16384; in one tile 4049 and 4064"),
+    Tile(32768, 8192, num_warps=32, whole=False, why="4062 at D=32768; 16 warps 3827, in one tile 3756"),
+    Tile(65536, 16384, num_warps=32, stream=True, itemsize=2, multiple_of=16384,
+         why="4110 at D=65536; walked 3852, in one tile 2718 (spills); rests spill"),
+    Tile(ANY, 32768, num_warps=32, whole=False, why="3852 at D=65536; blocks of 16384: 3501, of 8192: 3332"),
+)  # fmt: skip
+_NVIDIA_RMSNORM_RESIDUAL = (
+    Tile(1024, 2048, num_warps=4, early=True, stream=True, why="4137 at D=1024; weights late 4101"),
+    Tile(4096, 4096, num_warps=8, why="4002 at D=4096; 4 warps, weights early: 4003"),
+    Tile(8192, 8192, num_warps=16, early=True, stream=True, why="4115 at D=8192; weights late, 8 warps: 4072"),
+    Tile(16384, 16384, num_warps=16, why="4079 at D=16384; walked: 4052"),
+    Tile(32768, 32768, num_warps=32, why="4116 at D=32768; walked: 4060"),
+    Tile(ANY, 16384, num_warps=32, whole=False, why="4062 at D=65536; blocks of 32768: 3897, of 8192: 3688"),
+)
+_NVIDIA_LAYERNORM = (
+    Tile(1024, 2048, num_warps=4, early=True, stream=True, why="3948 at D=1024; weights late 3907"),
+    Tile(4096, 4096, num_warps=4, early=True, stream=True, why="3920 at D=4096; weights late, 8 warps: 3830"),
+    Tile(8192, 8192, num_warps=8, why="4014 at D=8192; weights early 3799, 16 warps 2957"),
+    Tile(16384, 16384, num_warps=16, why="3844 at D=16384; walked: 3155"),
+    Tile(32768, 32768, num_warps=32, why="3191 at D=32768; walked: 3005"),
+    Tile(65536, 16384, num_warps=32, stream=True, itemsize=2, multiple_of=16384,
+         why="3608 at D=65536; walked 3201; rests spill"),
+    Tile(ANY, 32768, num_warps=32, whole=False, why="3201 at D=65536"),
+)  # fmt: skip
+# Likewise. A third tile in flight is what counts: with two, the copies of the next begin when this one is done.
+_NVIDIA_BACKWARD = (
+    Tile(1024, 2048, num_warps=2, per_unit=2, prefetch=4, why="3903 at D=1024; 4 warps 3837, 4096 elements 3681"),
+    Tile(8192, 8192, num_warps=16, prefetch=3, why="3886 at D=4096, 4059 at D=8192; prefetch 2: 2790, none: 3114"),
+    Tile(16384, 16384, num_warps=16, prefetch=3, why="3179 at D=16384; 32 warps 2899, prefetch 2: 2809"),
+    Tile(ANY, 4096, num_warps=8, whole=False, per_unit=4,
+         why="2542 at D=65536: c1, c2 first, then blocks of columns"),
+)  # fmt: skip
+# gfx942, gfx950: compiled, not measured
+_AMD_FORWARD = (
+    Tile(1024, 4096, num_warps=4, why="16 elements a lane: two 16-byte loads of bf16"),
+    Tile(4096, 4096, num_warps=4, why="16 elements a lane"),
+    Tile(8192, 8192, num_warps=8, why="16 elements a lane"),
+    Tile(16384, 16384, num_warps=16, multiple_of=16, why="16 elements a lane; 16 waves are the most a work-group has"),
+    Tile(32768, 32768, num_warps=16, multiple_of=16, why="32 elements a lane of 128 registers"),
+    Tile(ANY, 16384, num_warps=16, whole=False, multiple_of=16, why="walks the row twice, the second time from cache"),
+    Tile(ANY, 8192, num_warps=8, whole=False, why="likewise; the tile passes through 32 KiB of LDS"),
+)
+# the next row waits in registers, not in LDS
+_AMD_BACKWARD = (
+    Tile(1024, 4096, num_warps=4, per_unit=4, prefetch=2, multiple_of=16,
+         why="x, dy and the sum of dgamma in registers"),
+    Tile(4096, 4096, num_warps=4, per_unit=4, prefetch=2, multiple_of=16, why="16 elements of each a lane"),
+    Tile(8192, 8192, num_warps=8, per_unit=2, prefetch=2, multiple_of=16, why="16 elements of each a lane"),
+    Tile(16384, 16384, num_warps=16, multiple_of=16, why="16 elements of each a lane of 128 registers"),
+    Tile(1024, 1024, num_warps=4, per_unit=4, why="4 elements of each a lane, each with its mask in two SGPRs"),
+    Tile(4096, 4096, num_warps=8, per_unit=2, why="8 elements of each a lane, each with its mask in two SGPRs"),
+    Tile(8192, 8192, num_warps=16, why="8 elements of each a lane, each with its mask in two SGPRs"),
+    Tile(ANY, 4096, num_warps=4, whole=False, per_unit=4, why="c1, c2 first, then blocks of columns"),
+)  # fmt: skip
+_CPU_FORWARD = (
+    Tile(16384, 32768, num_warps=1, why="interpreter: few, large numpy calls"),
+    Tile(ANY, 16384, num_warps=1, whole=False, why="interpreter: the walk of wide rows is run too"),
+)
+_CPU_BACKWARD = (
+    Tile(16384, 32768, num_warps=1, per_unit=3, why="interpreter: few, large numpy calls"),
+    Tile(ANY, 16384, num_warps=1, whole=False, per_unit=3, why="interpreter: c1, c2 first, then blocks of columns"),
+)
+
+# pass -> architecture or vendor -> rows by width
+NORM_TILES: dict[str, dict[str, tuple[Tile, ...]]] = {
+    "forward rmsnorm": {"nvidia": _NVIDIA_RMSNORM, "amd": _AMD_FORWARD, "cpu": _CPU_FORWARD},
+    "forward rmsnorm_residual": {"nvidia": _NVIDIA_RMSNORM_RESIDUAL, "amd": _AMD_FORWARD, "cpu": _CPU_FORWARD},
+    "forward layernorm": {"nvidia": _NVIDIA_LAYERNORM, "amd": _AMD_FORWARD, "cpu": _CPU_FORWARD},
+    "backward": {"nvidia": _NVIDIA_BACKWARD, "amd": _AMD_BACKWARD, "cpu": _CPU_BACKWARD},
 }
 
-# pass -> target -> rows by width
-ACTIVATION_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
+# architecture or vendor -> the tile that adds up partial sums
+COLUMN_SUM_TILES: dict[str, ColumnTile] = {
+    "nvidia": ColumnTile(64, 32, num_warps=4, why="128-byte rows, and D / 32 programs to fill the device"),
+    "amd": ColumnTile(64, 32, num_warps=4, why="likewise; 8 elements a lane"),
+    "cpu": ColumnTile(8, 1024, num_warps=1, why="interpreter: few, large numpy calls"),
+}
+
+# --- gated activations ------------------------------------------------------------------------------------------------
+
+_AMD_ACTIVATION = (
+    Tile(ANY, 2048, num_warps=4, multiple_of=16, why="8 elements of each tensor a lane: one 16-byte load each"),
+    Tile(ANY, 1024, num_warps=4, why="4 elements of each a lane, each with its mask in two SGPRs"),
+)
+_CPU_ACTIVATION = (Tile(ANY, 32768, num_warps=1, why="interpreter: few, large numpy calls"),)
+
+ACTIVATION_TILES: dict[str, dict[str, tuple[Tile, ...]]] = {
     # GB/s on an H200, bf16, 2026-11-30, where a copy moves 4227-4234. Programs that are neighbours in the grid take
     # neighbouring columns: where they took neighbouring rows, 4163 and 4121 at H = 14336.
-    ("forward", "nvidia"): (
-        Tile(2048, 2048, 8, "4203 at H=2048; 1024 elements, 4 warps: 4189, 4096, 8 warps: 4183", whole=False),
-        Tile(ANY, 1024, 4, "4358 at H=14336; 4096, 8 warps: 4352, 2048, 8 warps: 4314", whole=False),
-    ),
-    ("forward", "amd"): (
-        Tile(ANY, 2048, 4, "8 elements of gate and of up a lane: one 16-byte load each", whole=False, multiple_of=16),
-        Tile(ANY, 1024, 4, "4 elements of each a lane, each with its mask in two SGPRs", whole=False),
-    ),
-    ("forward", "cpu"): (Tile(ANY, 32768, 1, "interpreter: few, large numpy calls", whole=False),),
-    ("backward", "nvidia"): (
-        Tile(ANY, 1024, 8, "4232 at H=2048, 4336 at H=14336; 2048 elements: 4197 and 4295", whole=False),
-    ),
-    ("backward", "amd"): (
-        Tile(ANY, 2048, 4, "8 elements of each a lane: one 16-byte load each", whole=False, multiple_of=16),
-        Tile(ANY, 1024, 4, "4 elements of each a lane, each with its mask in two SGPRs", whole=False),
-    ),
-    ("backward", "cpu"): (Tile(ANY, 32768, 1, "interpreter: few, large numpy calls", whole=False),),
-}
-
-# target -> (rows, columns, num_warps) of the tile that adds up partial sums
-COLUMN_SUM_TILES: dict[str, tuple[int, int, int]] = {
-    "nvidia": (64, 32, 4),  # 128-byte rows, and D / 32 programs to fill the device
-    "amd": (64, 32, 4),  # likewise; 8 elements a lane
-    "cpu": (8, 1024, 1),  # interpreter: few, large numpy calls
+    "forward": {
+        "nvidia": (
+            Tile(2048, 2048, num_warps=8, why="4203 at H=2048; 1024 elements, 4 warps: 4189, 4096, 8 warps: 4183"),
+            Tile(ANY, 1024, num_warps=4, why="4358 at H=14336; 4096, 8 warps: 4352, 2048, 8 warps: 4314"),
+        ),
+        "amd": _AMD_ACTIVATION,
+        "cpu": _CPU_ACTIVATION,
+    },
+    "backward": {
+        "nvidia": (Tile(ANY, 1024, num_warps=8, why="4232 at H=2048, 4336 at H=14336; 2048 elements: 4197 and 4295"),),
+        "amd": _AMD_ACTIVATION,
+        "cpu": _CPU_ACTIVATION,
+    },
 }
 
 
 def choose_tile(
-    table: dict[tuple[str, str], tuple[Tile, ...]],
-    which: str,
-    width: int,
-    strides: tuple[int, ...],
-    facts: DeviceFacts,
-    itemsize: int = 1,
+    rows: dict[str, tuple[Tile, ...]], width: int, strides: tuple[int, ...], facts: DeviceFacts, itemsize: int = 1
 ) -> Tile:
-    """The device's row of ``table`` for rows of ``width`` elements of ``itemsize`` bytes, ``strides`` apart."""
+    """The device's row of a pass for rows of ``width`` elements of ``itemsize`` bytes, ``strides`` apart."""
     alignment = math.gcd(width, *strides)
-    keys = [(name, target) for target in (facts.arch, facts.vendor) for name in (which, which.split()[0])]
-    rows = next(table[key] for key in keys if key in table)
-    return next(
-        tile for tile in rows if width <= tile.up_to and itemsize <= tile.itemsize and alignment % tile.multiple_of == 0
-    )
+    for tile in rows_for(rows, facts):
+        if width <= tile.up_to and itemsize <= tile.itemsize and alignment % tile.multiple_of == 0:
+            return tile
+    raise LookupError(f"no tile for rows of {width} elements")

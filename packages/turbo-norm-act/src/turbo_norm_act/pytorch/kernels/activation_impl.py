@@ -3,86 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import NamedTuple
+from typing import TypeVar
 
 import torch
 
-from turbo_core import AutoKernelDispatcher, BackendType, KernelBackend, PrecisionType, device_facts, why_no_triton
-from turbo_core.tuning import call_key
-from turbo_norm_act.pytorch.kernels.reference import glu_backward_reference, glu_forward_reference
-from turbo_norm_act.values import Formula
+from turbo_core import AutoKernelDispatcher, BackendType, PrecisionType, why_no_triton
+from turbo_core.calls import empty, unit_strides
+from turbo_core.module_backend import ModuleBackend
+from turbo_norm_act.calls import (
+    GluBackward,
+    GluCall,
+    GluForward,
+    GluGradients,
+    glu_gradient_specs,
+    glu_specs,
+    zeros,
+)
 
-__all__ = ["GluBackward", "GluDispatcher", "GluForward", "halves", "run_backward", "run_forward"]
+__all__ = ["GluDispatcher", "run_backward", "run_forward"]
 
-MAX_WIDTH = 2**30  # column indices of the kernels are 32-bit, and interleaved columns count twice
-
-
-class GluForward(NamedTuple):
-    """act(gate) up probs, zero in masked rows.
-
-    Attributes:
-        gate, up: [T, H], of one column stride.
-        probs: [T], contiguous, or None.
-        row_mask: [T], integer, contiguous, or None.
-    """
-
-    gate: torch.Tensor
-    up: torch.Tensor
-    probs: torch.Tensor | None
-    row_mask: torch.Tensor | None
-    formula: Formula
-
-
-class GluBackward(NamedTuple):
-    """Its gradients, written to dgate, dup [T, H] (column stride of gate) and dprobs float32 [T] unless None."""
-
-    dout: torch.Tensor
-    gate: torch.Tensor
-    up: torch.Tensor
-    probs: torch.Tensor | None
-    row_mask: torch.Tensor | None
-    formula: Formula
-    dgate: torch.Tensor | None
-    dup: torch.Tensor | None
-    dprobs: torch.Tensor | None
-
-
-Call = GluForward | GluBackward
-
-
-class TritonBackend(KernelBackend):
-    """Our Triton kernels."""
-
-    @classmethod
-    def why_not(cls, call: Call) -> str | None:
-        if call.gate.shape[1] > MAX_WIDTH:
-            return f"H={call.gate.shape[1]}; up to {MAX_WIDTH} is accepted"
-        return why_no_triton(call.gate.device)
-
-    @classmethod
-    def execute(cls, call: Call) -> torch.Tensor | None:
-        from turbo_norm_act.triton import activation
-
-        if isinstance(call, GluForward):
-            return activation.glu_forward(*call)
-        activation.glu_backward(*call)
-        return None
-
-
-class TorchBackend(KernelBackend):
-    """The reference: float32 on any device."""
-
-    @classmethod
-    def why_not(cls, call: Call) -> str | None:
-        return None
-
-    @classmethod
-    def execute(cls, call: Call) -> torch.Tensor | None:
-        if isinstance(call, GluForward):
-            return glu_forward_reference(*call)
-        glu_backward_reference(*call)
-        return None
+_Call = TypeVar("_Call", GluForward, GluBackward)
 
 
 class GluDispatcher(AutoKernelDispatcher):
@@ -94,95 +34,45 @@ class GluDispatcher(AutoKernelDispatcher):
     op = "glu"
     family = "norm_act"
     backends = {
-        BackendType.TRITON: TritonBackend,
-        BackendType.TORCH: TorchBackend,
+        BackendType.TRITON: ModuleBackend("turbo_norm_act.triton.activation", requires=why_no_triton),
+        BackendType.TORCH: ModuleBackend("turbo_norm_act.pytorch.kernels.activation_reference"),
     }
+    defaults = {"amd": BackendType.TRITON, "nvidia": BackendType.TRITON, "cpu": BackendType.TORCH}
 
     @classmethod
-    def precision(cls, call: Call) -> PrecisionType:
+    def precision(cls, call: GluCall) -> PrecisionType:
         return PrecisionType.BF16_FP16_FP32
 
     @classmethod
-    def default_backend(cls, call: Call) -> BackendType:
-        """Triton on a GPU, plain torch on a CPU."""
-        return BackendType.TORCH if device_facts(call.gate.device).vendor == "cpu" else BackendType.TRITON
-
-    @classmethod
-    def make_key(cls, call: Call) -> Hashable:
-        return call_key(call.gate.device, cls.role(call), call)
-
-    @classmethod
-    def describe(cls, call: Call) -> str:
-        T, H = call.gate.shape
+    def describe(cls, call: GluCall) -> str:
+        T, H = call.x.shape[0], call.width
         extras = (", probs" if call.probs is not None else "") + (", row_mask" if call.row_mask is not None else "")
-        dtype = str(call.gate.dtype).removeprefix("torch.")
-        return f"{call.formula.activation} {cls.role(call)}, T={T} H={H}, {dtype}{extras}, {call.gate.device}"
+        dtype = str(call.x.dtype).removeprefix("torch.")
+        return f"{call.activation} {cls.role(call)}, T={T} H={H}, {dtype}{extras}, {call.x.device}"
 
     @classmethod
-    def role(cls, call: Call) -> str:
+    def role(cls, call: GluCall) -> str:
         return "forward" if isinstance(call, GluForward) else "backward"
 
 
-def halves(x: torch.Tensor, interleaved: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """gate and up of a packed x [T, 2H]: its halves, or its even and odd columns."""
-    if interleaved:
-        return x[:, 0::2], x[:, 1::2]
-    H = x.shape[1] // 2
-    return x[:, :H], x[:, H:]
+def _with_bytes(call: _Call) -> _Call:
+    """A mask of bools as bytes, which kernels can read."""
+    mask = call.row_mask
+    return call if mask is None or mask.dtype is not torch.bool else call._replace(row_mask=mask.view(torch.uint8))
 
 
-def unit_stride(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` if its last stride is 1, else a contiguous copy."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+def run_forward(call: GluForward) -> torch.Tensor:
+    """Compute ``call`` on the backend chosen for it; without elements no backend is asked."""
+    if not call.x.numel():
+        return empty(glu_specs(call), call.x.device)
+    out: torch.Tensor = GluDispatcher.dispatch(unit_strides(_with_bytes(call), "x", "up", "probs", "row_mask"))
+    return out
 
 
-def _vector(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    if tensor is None:
-        return None
-    return (tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor).contiguous()
-
-
-def _operands(x: torch.Tensor, up: torch.Tensor | None, interleaved: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    if up is None:
-        return halves(unit_stride(x), interleaved)
-    return unit_stride(x), unit_stride(up)
-
-
-def run_forward(
-    x: torch.Tensor,
-    up: torch.Tensor | None,
-    probs: torch.Tensor | None,
-    row_mask: torch.Tensor | None,
-    formula: Formula,
-    interleaved: bool,
-) -> torch.Tensor:
-    """out [T, H] on the backend chosen for the call; without elements no backend is asked."""
-    gate, second = _operands(x, up, interleaved)
-    if not gate.numel():
-        return torch.empty(gate.shape, dtype=x.dtype, device=x.device)
-    return GluDispatcher.dispatch(GluForward(gate, second, _vector(probs), _vector(row_mask), formula))
-
-
-def run_backward(
-    dout: torch.Tensor,
-    x: torch.Tensor,
-    up: torch.Tensor | None,
-    probs: torch.Tensor | None,
-    row_mask: torch.Tensor | None,
-    formula: Formula,
-    interleaved: bool,
-    wanted: tuple[bool, bool, bool],
-) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """dx (packed as x is), dup (of a second tensor) and dprobs (in probs' dtype), those that are ``wanted``."""
-    need_x, need_up, need_probs = wanted
-    gate, second = _operands(x, up, interleaved)
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if need_x else None
-    dup = torch.empty(x.shape, dtype=x.dtype, device=x.device) if need_up else None
-    dprobs = torch.empty((x.shape[0],), dtype=torch.float32, device=x.device) if need_probs else None
-    if not gate.numel():
-        return dx, dup, None if dprobs is None or probs is None else dprobs.zero_().to(probs.dtype)
-    into = (dx, dup) if up is not None or dx is None else halves(dx, interleaved)
-    GluDispatcher.dispatch(
-        GluBackward(unit_stride(dout), gate, second, _vector(probs), _vector(row_mask), formula, *into, dprobs)
-    )
-    return dx, dup, None if dprobs is None or probs is None else dprobs.to(probs.dtype)
+def run_backward(call: GluBackward) -> GluGradients:
+    """Likewise."""
+    if not call.x.numel():
+        gradients: GluGradients = zeros(glu_gradient_specs(call), call.x.device)
+        return gradients
+    gradients = GluDispatcher.dispatch(unit_strides(_with_bytes(call), "x", "up", "probs", "row_mask", "dout"))
+    return gradients

@@ -11,7 +11,7 @@ import torch
 
 from turbo_core import UnsupportedError
 
-__all__ = ["check_activation", "check_clamp", "check_clamp_limit", "check_norm", "check_probs", "promoted"]
+__all__ = ["check_activation", "check_clamp", "check_clamp_limit", "check_norm", "check_probs", "promoted", "rows_of"]
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MASK_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -37,6 +37,11 @@ def _check_same(op: str, name: str, value: Any, x: torch.Tensor, x_name: str) ->
         raise UnsupportedError(
             f"{op}: {name} is {_what(value)}; {x_name} is {_what(x)}, and they must be of one shape on one device"
         )
+
+
+def rows_of(x: torch.Tensor) -> torch.Tensor:
+    """x with its leading dimensions flattened to one."""
+    return x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def promoted(x: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,6 +70,8 @@ def _check_vector(
 
 def _number(op: str, name: str, value: Any, least: float, accepted: str) -> float:
     """``value`` as a float (of a traced call as the symbol that it is): what float() takes without a sync."""
+    if type(value) is float and value >= least:
+        return value
     taken = value
     if isinstance(value, torch.Tensor):
         constant = value.dim() == 0 and value.device.type == "cpu" and not value.requires_grad

@@ -19,11 +19,11 @@ E4M3 = torch.float8_e4m3fn
 PLAIN = MxDirection()
 
 
-def quantise_float(granularity, block, row, column, tile=False, groups=0, dtype=E4M3):
+def quantise_float(granularity, block, row, column, tile=False, groups=0, dtype=E4M3, k_major=False):
     def make(device):
         x = torch.empty(1, 256, 512, dtype=torch.bfloat16, device=device)
         offs = (torch.empty(groups + 1, dtype=torch.int64, device=device),) * 2 if groups else (None, None)
-        return QuantizeFloatCall(x, dtype, granularity, block, row, column, tile, *offs)
+        return QuantizeFloatCall(x, dtype, granularity, block, row, column, tile, *offs, k_major=k_major)
 
     return make
 
@@ -57,6 +57,7 @@ QUANTISE = {
     "BLOCKWISE pieces, one axis or both": quantise_float(BLOCKWISE, 128, True, True),
     "BLOCKWISE tiles": quantise_float(BLOCKWISE, 128, True, False, tile=True),
     "BLOCKWISE, blocks other than 128": quantise_float(BLOCKWISE, 64, True, True),
+    "K-major, of any granularity": quantise_float(BLOCKWISE, 128, True, True, k_major=True),
     "BLOCKWISE, groups": quantise_float(BLOCKWISE, 128, True, True, groups=8),
     "MXFP8, one axis or both": quantise_mx("e4m3", PLAIN, PLAIN),
     "MXFP4, one axis or both": quantise_mx("e2m1", PLAIN, PLAIN),

@@ -116,7 +116,9 @@ class OpLibrary:
             formula = _registered_gradient(fields, outputs, gradient)
         overload = registered_op(self._library, schema, implementation, fake, formula)
         record = None if gradient is None else _recorder(name, fields, outputs, run, gradient)
-        return _caller(fields, outputs, overload, run, record)
+        op = _caller(fields, outputs, overload, run, record)
+        op.__doc__ = f"Answer a `{call_type.__name__}`, as the registered op ``{overload.name()}`` does."
+        return op
 
 
 def _writer(run: Callable[[Any], Any]) -> Callable[[Any], None]:

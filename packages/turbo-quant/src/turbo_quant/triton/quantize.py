@@ -8,7 +8,7 @@ from typing import Any
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.launch import Launch
 from turbo_quant.calls import DequantizeFloatCall, DequantizeMxCall, QuantizeFloatCall, QuantizeMxCall
-from turbo_quant.pytorch.kernels.reference_float import reordered
+from turbo_quant.orders import reordered
 from turbo_quant.triton import float_plan, mx_plan
 from turbo_quant.triton.dequantize_plan import plan_dequantize_float, plan_dequantize_mx
 from turbo_quant.triton.tiles import KMAJOR_BLOCKS, MAX_GROUPED

@@ -6,15 +6,14 @@ The formula and the shapes are in `turbo_quant.calls`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
-from turbo_core.low_precision import ScalingGranularity, fp8_amax_floor, fp8_max, memory_dtype
+from turbo_core.low_precision import ScalingGranularity, fp8_amax_floor, fp8_max
 from turbo_quant.calls import DequantizeFloatCall, FloatOutputs, QuantizeFloatCall
+from turbo_quant.orders import reordered
 from turbo_quant.pytorch.kernels.grouping import gather_groups
 
-__all__ = ["dequantize_float", "quantize_float", "reordered"]
+__all__ = ["dequantize_float", "quantize_float"]
 
 
 def block_amax(x: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
@@ -71,27 +70,6 @@ def quantize_float(call: QuantizeFloatCall) -> FloatOutputs:
     elif call.column:
         column = _quantize(x, dtype, (size, 1))
     return FloatOutputs(*row, *column)
-
-
-def reordered(call: QuantizeFloatCall, quantize: Callable[[QuantizeFloatCall], FloatOutputs]) -> FloatOutputs:
-    """A call with ``k_major`` by ``quantize``, which answers those without, and copies into its orders."""
-    plain, one = call._replace(k_major=False), call.has_one_scale()
-    row, row_scale, column, column_scale = quantize(plain._replace(row=True, column=False) if one else plain)
-    if one:
-        column = row if call.column else None
-    elif row_scale is not None:
-        row_scale = _transposed(row_scale)
-    return FloatOutputs(
-        row if call.row else None, row_scale, None if column is None else _transposed(column), column_scale
-    )
-
-
-def _transposed(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values, stored transposed."""
-    B, R, C = tensor.shape
-    stored = tensor.new_empty((B, C, R))
-    stored.view(memory_dtype(stored.dtype)).copy_(tensor.view(memory_dtype(tensor.dtype)).transpose(1, 2))
-    return stored.transpose(1, 2)
 
 
 def _quantize_padded_groups(

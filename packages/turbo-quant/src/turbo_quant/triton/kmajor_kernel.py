@@ -56,7 +56,7 @@ def line_amax_kernel(
     x_ptr, row_amax_ptr, column_amax_ptr,
     R, C, chunks_r, chunks_c, height, stride_b, stride_r, stride_c,
     ROW: tl.constexpr, COLUMN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
-    MASKED: tl.constexpr, WIDE: tl.constexpr,
+    MASKED: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Maxima of |x| of ``height`` rows (a multiple of BLOCK_R) and BLOCK_C columns: of its rows, of its columns.
 
@@ -76,7 +76,7 @@ def line_amax_kernel(
         at = (i * stride_r)[:, None] + (j * stride_c)[None, :]
     source = x_ptr + b * stride_b + first_r * stride_r + first_c * stride_c
     acc = own_magnitude(tl.zeros([BLOCK_R, BLOCK_C], x_ptr.dtype.element_ty))
-    for r in range(0, left_r, BLOCK_R):
+    for r in tl.range(0, left_r, BLOCK_R, num_stages=STAGES):
         start = tl.full([], r, tl.int64)
         ok_r = i < left_r - r
         m = own_magnitude(_load(source + start * stride_r + at, ok_r, ok_c, MASKED))
@@ -146,10 +146,12 @@ def kmajor_kernel(
     KIND: tl.constexpr, ROW: tl.constexpr, COLUMN: tl.constexpr, P: tl.constexpr, STEP: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, WORDS: tl.constexpr, MASKED: tl.constexpr, WIDE: tl.constexpr,
     MANTISSA: tl.constexpr, LOWEST: tl.constexpr, FNUZ: tl.constexpr, NATIVE: tl.constexpr, QUICK: tl.constexpr,
+    TWICE: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_R x BLOCK_C elements, both multiples of P. STEP: maxima that are read at a time. QUICK: `float_scale`.
 
-    WIDE: 64-bit offsets within the tile.
+    WIDE: 64-bit offsets within the tile. TWICE: the two payloads of one scale are rounded each by itself: NVIDIA's
+    conversion makes two codes at once, of which triton 3.6 loses one on the way to words if bytes are stored as well.
     """
     S: tl.constexpr = BLOCK_R // 4
     ONE: tl.constexpr = KIND == "tensor" or KIND == "tile"  # scale for both payloads
@@ -236,6 +238,10 @@ def kmajor_kernel(
                 row_scale_at = ((b * blocks_c + block_c) * R + first_r + k)[None, :] + (4 * at_r)[:, None]
                 tl.store(row_scale_ptr + row_scale_at, row_inverse, mask=ok_row)
                 q = _codes(xs[k], row_scale, row_amax < INFINITE, MANTISSA, LOWEST, FNUZ, NATIVE)
+            elif TWICE:
+                nothing = program // 1073741824  # 0, unknown to the compiler
+                again = (scale.to(tl.int32, bitcast=True) | nothing).to(tl.float32, bitcast=True)
+                q = _codes(xs[k], again, finite, MANTISSA, LOWEST, FNUZ, NATIVE)
             row_at = (4 * at_r * C)[:, None] + at_c[None, :]
             _store(row_ptr + ((b * R + first_r + k) * C + first_c) + row_at, q, oks[k], ok_c, MASKED)
     if COLUMN and WORDS:

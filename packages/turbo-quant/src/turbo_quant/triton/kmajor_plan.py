@@ -75,7 +75,7 @@ def _launches(call: QuantizeFloatCall, x: torch.Tensor, payloads: _Payloads, fac
         launches.append(launch)
     else:
         kind = "tile" if call.tile else "block"
-    tile = choose("kmajor", facts, multiple=math.gcd(R, C))
+    tile = choose("kmajor lines" if kind == "line" else "kmajor", facts, multiple=math.gcd(R, C))
     words = column is not None and R % 16 == 0
     column_bytes = as_bytes(column)
     tiles_r, tiles_c = -(-R // tile.rows), -(-C // tile.columns)
@@ -119,6 +119,7 @@ def _launches(call: QuantizeFloatCall, x: torch.Tensor, payloads: _Payloads, fac
                 "MASKED": masked,
                 "WIDE": needs_wide(tile.rows * max(stride_r, C), tile.columns * max(stride_c, R)),
                 "QUICK": facts.vendor == "nvidia" and x.dtype != torch.float32,
+                "TWICE": facts.vendor == "nvidia" and row is not None and column is not None,
                 **fp8_constants(call.out_dtype, facts),
             },
             tile.launch_options(),
@@ -155,6 +156,7 @@ def _line_amax(x: torch.Tensor, row: bool, column: bool, facts: DeviceFacts) -> 
         "BLOCK_C": tile.columns,
         "MASKED": R % tile.rows != 0 or C % tile.columns != 0,
         "WIDE": needs_wide(tile.rows * stride_r, tile.columns * stride_c),
+        "STAGES": tile.num_stages,
     }
     grid = (B * chunks_r * chunks_c, 1, 1)
     return Launch(line_amax_kernel, grid, arguments, constants, tile.launch_options(), unbuffered_for(stride_c))

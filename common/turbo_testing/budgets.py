@@ -149,8 +149,9 @@ class Meter:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A wheel far past its budget fails a run that passed."""
-        self.slower = _pace() / REFERENCE_PACE
-        if self.checked and self.over() and session.exitstatus == pytest.ExitCode.OK:
+        if self.checked:
+            self.slower = _pace() / REFERENCE_PACE
+        if self.over() and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def over(self) -> list[str]:
@@ -159,6 +160,8 @@ class Meter:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The table, and what passed its budget."""
+        if not self.costs:
+            return
         terminalreporter.section("CPU time by wheel", sep="-")
         for line in table(self.costs, slower=self.slower):
             terminalreporter.line(line)

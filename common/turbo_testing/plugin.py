@@ -88,7 +88,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_COUNT] = count
     config.stash[_LEFT_OUT] = Counter()
     if config.getoption("--budgets"):
-        checked = count == 0 and not config.getoption("--full")
+        checked = count == 0 and not config.getoption("--full") and not _is_worker()
         config.pluginmanager.register(budgets.Meter(checked), "turbo-budgets")
     interpreter.install_if_requested()
 

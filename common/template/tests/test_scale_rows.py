@@ -89,6 +89,22 @@ def test_strides(backend, device):
     check(one, tensor(dtype=torch.float32, device=device), other, torch.randn(8, device=device))
 
 
+def test_second_derivatives(backend, device):
+    """Of both gradients in everything that they depend on."""
+    leaves = [tensor(*shape, dtype=torch.float32, device=device) for shape in ((5, 9), (5,), (5, 9))]
+    seeds = [torch.randn(shape, device=device) for shape in ((5, 9), (5,))]
+
+    def second(function, x, scale, dy, seeds):
+        gradients = torch.autograd.grad(function(x, scale), [x, scale], dy, create_graph=True)
+        return torch.autograd.grad(gradients, [x, scale, dy], seeds)
+
+    found = second(scale_rows, *leaves, seeds)
+    wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    expected = second(cases.scale_rows, *wide, [seed.double() for seed in seeds])
+    for name, actual, wanted in zip(("x", "scale", "dy"), found, expected):
+        assert_close(actual, wanted, dtype=torch.float32, what=f"in {name}")
+
+
 @pytest.mark.deterministic
 def test_repeats_are_bit_equal(backend, device):
     x, dy = torch.randn(2, 33, 515, device=device).bfloat16()

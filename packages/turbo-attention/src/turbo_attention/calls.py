@@ -149,6 +149,10 @@ class AttentionGradients(NamedTuple):
     dbias: torch.Tensor | None
     dsink: torch.Tensor | None
 
+    def by_field(self) -> dict[str, torch.Tensor | None]:
+        """The gradients by the fields of a `ForwardCall`."""
+        return {"q": self.dq, "k": self.dk, "v": self.dv, "bias": self.dbias, "sink": self.dsink}
+
 
 def forward_specs(call: ForwardCall) -> AttentionResult:
     """The `Spec` of each part of the result."""

@@ -111,16 +111,20 @@ def _outside(cu_seqlens: torch.Tensor, total: int) -> torch.Tensor:
 
 
 def run_backward(call: BackwardCall) -> AttentionGradients:
-    """Likewise the gradients."""
+    """Likewise the gradients. torch may have been told to be deterministic after the forward."""
     forward = call.forward
     if not has_scores(forward):
         return _gradients_without_scores(call)
     readable = unit_strides(forward, "q", "k", "v")
+    if not forward.deterministic and torch.are_deterministic_algorithms_enabled():
+        readable = readable._replace(deterministic=True)
     call = unit_strides(call, "dout")
     if readable is not forward or not (call.lse.is_contiguous() and call.lse_low.is_contiguous()):
         call = call._replace(forward=readable, lse=call.lse.contiguous(), lse_low=call.lse_low.contiguous())
     gradients: AttentionGradients = AttentionDispatcher.dispatch(call)
     dbias, dsink = gradients.dbias, gradients.dsink
+    if dbias is None and dsink is None:
+        return gradients
     if dbias is not None:
         dbias = dbias[:, :, : forward.max_seqlen_q, : forward.max_seqlen_k].contiguous()
     if dsink is not None and dsink.dim() == 3:

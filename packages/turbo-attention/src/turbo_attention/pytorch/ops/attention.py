@@ -7,12 +7,23 @@ from typing import Any
 
 import torch
 
-from turbo_attention.calls import BackwardCall, ForwardCall
-from turbo_attention.pytorch.kernels.attention_impl import AttentionDispatcher
+from turbo_attention.calls import (
+    AttentionGradients,
+    AttentionResult,
+    BackwardCall,
+    ForwardCall,
+    backward_specs,
+    forward_specs,
+    weights_spec,
+)
+from turbo_attention.pytorch.kernels.attention_impl import AttentionDispatcher, run_backward, run_forward
+from turbo_attention.pytorch.kernels.reference import attention_probabilities
 from turbo_attention.pytorch.ops.arguments import call_arguments, dense_call, ragged_call
-from turbo_attention.pytorch.ops.library import attention, attention_weights
+from turbo_attention.pytorch.ops.index_values import check_cu_seqlens
 from turbo_attention.pytorch.ops.sharding import dense_rules, ragged_rules
 from turbo_core import OpInfo
+from turbo_core.autocast import without_autocast
+from turbo_core.library import Differentiable, OpLibrary, Refused
 from turbo_core.sharding import shardable
 
 __all__ = ["FLASH_ATTN", "FLASH_ATTN_VARLEN", "flash_attn_func", "flash_attn_varlen_func"]
@@ -20,16 +31,61 @@ __all__ = ["FLASH_ATTN", "FLASH_ATTN_VARLEN", "flash_attn_func", "flash_attn_var
 _Optional = torch.Tensor | None
 _Result = torch.Tensor | tuple[torch.Tensor, ...]
 
+_NAME = "flash_attn_func, flash_attn_varlen_func"
+_library = OpLibrary("turbo_attention")
+
+# --- registered ops; tensors are [B,S,H,D] in both forms, ragged ones [1,S,H,D] --------------------------------------
+
+
+def _run(call: ForwardCall) -> AttentionResult:
+    check_cu_seqlens("flash_attn_varlen_func", call)
+    return run_forward(call)
+
+
+def _run_weights(call: ForwardCall) -> torch.Tensor:
+    with without_autocast(call.q.device):
+        return attention_probabilities(call)
+
+
+_attention_backward = _library.op(
+    "attention_backward", BackwardCall, run_backward, backward_specs, Refused(_NAME), result=AttentionGradients
+)
+
+
+def _saves(call: ForwardCall, result: AttentionResult, needs: Any) -> tuple[Any, ...]:
+    return call, result
+
+
+def _gradients(saved: Any, grads: AttentionResult, needs: Any) -> dict[str, torch.Tensor | None]:
+    call, result = saved
+    dout = torch.zeros_like(result.out) if grads.out is None else grads.out
+    gradients = _attention_backward(BackwardCall(call, *result, dout, grads.lse, needs.bias))
+    return gradients.by_field()
+
+
+_attention = _library.op(
+    "attention",
+    ForwardCall,
+    _run,
+    forward_specs,
+    Differentiable(_gradients, _saves, _NAME, constants=("lse_low",)),
+    result=AttentionResult,
+)
+_attention_weights = _library.op("attention_weights", ForwardCall, _run_weights, weights_spec)
+
+
+# --- public functions ------------------------------------------------------------------------------------------------
+
 
 def _result(call: ForwardCall, ragged: bool, return_lse: bool, return_attn_probs: bool) -> _Result:
-    out, lse, _ = attention(call)
+    out, lse, _ = _attention(call)
     if ragged:
         out, lse = out[0], lse[0]
     if not (return_lse or return_attn_probs):
         return out
     results = [out, lse] if return_lse else [out]
     if return_attn_probs:
-        results.append(attention_weights(call))
+        results.append(_attention_weights(call))
     return tuple(results)
 
 
@@ -88,20 +144,9 @@ def flash_attn_func(
 
     Source: Dao et al., FlashAttention-2 (2023); sinks: OpenAI gpt-oss (2025).
     """
+    op = "flash_attn_func"
     call = dense_call(
-        "flash_attn_func",
-        q,
-        k,
-        v,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        bias,
-        alibi_slopes,
-        deterministic,
-        sink,
-        softcap,
+        op, q, k, v, dropout_p, softmax_scale, causal, window_size, bias, alibi_slopes, deterministic, sink, softcap
     )
     return _result(call, False, return_lse, return_attn_probs)
 
@@ -146,24 +191,9 @@ def flash_attn_varlen_func(
     Raises:
         as `flash_attn_func`.
     """
-    call = ragged_call(
-        q,
-        k,
-        v,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        bias,
-        alibi_slopes,
-        deterministic,
-        sink,
-        softcap,
-    )
+    lengths = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    options = dropout_p, softmax_scale, causal, window_size, bias, alibi_slopes, deterministic, sink, softcap
+    call = ragged_call(q, k, v, *lengths, *options)
     return _result(call, True, return_lse, return_attn_probs)
 
 

@@ -28,21 +28,17 @@ from turbo_attention.pytorch.kernels.fp8_impl import (
     run_fp8_weights,
 )
 from turbo_attention.pytorch.ops.arguments import call_arguments, dense_call
-from turbo_attention.pytorch.ops.library import by_name, deterministic_if_asked, library
 from turbo_attention.pytorch.ops.sharding import fp8_rules
 from turbo_core import OpInfo, UnsupportedError
 from turbo_core.autocast import without_autocast
-from turbo_core.library import Differentiable, Refused
+from turbo_core.library import Differentiable, OpLibrary, Refused
 from turbo_core.low_precision import Float8QuantConfig, Format, ScalingGranularity
 from turbo_core.sharding import shardable
 
 __all__ = ["FLASH_ATTN_FP8", "check_config", "flash_attn_fp8_func"]
 
 _OP = "flash_attn_fp8_func"
-
-
-def _run_backward(call: Fp8Backward) -> AttentionGradients:
-    return run_fp8_backward(call._replace(forward=deterministic_if_asked(call.forward)))
+_library = OpLibrary("turbo_attention")
 
 
 def _run_weights(call: Fp8Payloads) -> torch.Tensor:
@@ -50,8 +46,8 @@ def _run_weights(call: Fp8Payloads) -> torch.Tensor:
         return run_fp8_weights(call)
 
 
-_attention_fp8_backward = library.op(
-    "attention_fp8_backward", Fp8Backward, _run_backward, fp8_backward_specs, Refused(_OP), result=AttentionGradients
+_attention_fp8_backward = _library.op(
+    "attention_fp8_backward", Fp8Backward, run_fp8_backward, fp8_backward_specs, Refused(_OP), result=AttentionGradients
 )
 
 
@@ -63,10 +59,10 @@ def _gradients(saved: Any, grads: Fp8Result, needs: Any) -> dict[str, torch.Tens
     payloads, scales, out, lse, lse_low = saved
     dout = torch.zeros_like(out) if grads.out is None else grads.out
     call = Fp8Backward(payloads, scales, out, lse, lse_low, dout, grads.lse, needs.bias)
-    return by_name(_attention_fp8_backward(call))
+    return _attention_fp8_backward(call).by_field()
 
 
-_attention_fp8 = library.op(
+_attention_fp8 = _library.op(
     "attention_fp8",
     ForwardCall,
     run_fp8_forward,
@@ -74,7 +70,7 @@ _attention_fp8 = library.op(
     Differentiable(_gradients, _saves, _OP, constants=Fp8Result._fields[2:]),
     result=Fp8Result,
 )
-_attention_fp8_weights = library.op("attention_fp8_weights", Fp8Payloads, _run_weights, fp8_weights_spec)
+_attention_fp8_weights = _library.op("attention_fp8_weights", Fp8Payloads, _run_weights, fp8_weights_spec)
 
 
 def check_config(op: str, config: Float8QuantConfig | None) -> None:
@@ -123,19 +119,7 @@ def flash_attn_fp8_func(
     """
     check_config(_OP, fp8_config)
     call = dense_call(
-        _OP,
-        q,
-        k,
-        v,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        bias,
-        alibi_slopes,
-        deterministic,
-        sink,
-        softcap,
+        _OP, q, k, v, dropout_p, softmax_scale, causal, window_size, bias, alibi_slopes, deterministic, sink, softcap
     )
     result = _attention_fp8(call)
     if not (return_lse or return_attn_probs):

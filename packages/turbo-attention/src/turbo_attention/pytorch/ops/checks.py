@@ -108,8 +108,9 @@ def cast_operands(op: str, names: Sequence[str], tensors: Sequence[torch.Tensor]
     dtype = autocast_dtype(tensors[0].device)
     if dtype is not None:
         return [tensor.to(dtype) for tensor in tensors]
-    for tensor in tensors[1:]:
-        if tensor.dtype != tensors[0].dtype:
+    dtype = tensors[0].dtype
+    for tensor in tensors:
+        if tensor.dtype != dtype:
             given = ", ".join(f"{name} is {tensor.dtype}" for name, tensor in zip(names, tensors))
             accepted = f"one dtype for all is accepted, or any of {ACCEPTED} under torch.autocast"
             raise UnsupportedError(f"{op}: {given}; {accepted}")
@@ -120,13 +121,15 @@ def _check_qkv(op: str, q: Any, k: Any, v: Any, rank: int, shapes: str) -> Seque
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, torch.Tensor) or tensor.dim() != rank:
             refuse(op, name, tensor, f"{shapes} is accepted")
-        if tensor.device != q.device:
-            refuse(op, name, tensor, f"the device of q, {q.device}, is needed")
+    device = q.device
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.device != device:
+            refuse(op, name, tensor, f"the device of q, {device}, is needed")
     of_q, of_k, of_v = q.shape, k.shape, v.shape
     if rank == 4 and of_q[0] != of_k[0]:
         refuse(op, "k", k, f"q has batch {of_q[0]}; it must be equal")
     heads, heads_k = of_q[-2], of_k[-2]
-    if of_v[:-1] != of_k[:-1]:
+    if of_v[-2] != heads_k or of_v[-3] != of_k[-3] or of_v[0] != of_k[0]:
         refuse(op, "v", v, f"all but the last size must be those of k, {list(of_k)}")
     if of_k[-1] != of_q[-1] or of_q[-1] == 0 or of_v[-1] == 0:
         refuse(op, "k", k, f"q has head dim {of_q[-1]}; it must be equal, and the head dims of k and v positive")

@@ -11,7 +11,6 @@ import torch
 from turbo_attention.pytorch.kernels.sparse_mla_impl import SparseMlaDispatcher, run_backward, run_forward
 from turbo_attention.pytorch.ops.checks import ACCEPTED, as_count, as_number, cast_operands, check_sink, ensure, refuse
 from turbo_attention.pytorch.ops.index_values import check_sparse_indices
-from turbo_attention.pytorch.ops.library import library
 from turbo_attention.pytorch.ops.sharding import sparse_mla_rules
 from turbo_attention.sparse_calls import (
     SparseBackward,
@@ -22,13 +21,14 @@ from turbo_attention.sparse_calls import (
     sparse_forward_specs,
 )
 from turbo_core import OpInfo
-from turbo_core.library import Differentiable, Refused
+from turbo_core.library import Differentiable, OpLibrary, Refused
 from turbo_core.sharding import shardable
 
 __all__ = ["SPARSE_MLA", "check_call", "sparse_mla_backward", "sparse_mla_func"]
 
 _OP = "sparse_mla_func"
 _Optional = torch.Tensor | None
+_library = OpLibrary("turbo_attention")
 
 
 def _run(call: SparseForward) -> SparseResult:
@@ -36,7 +36,7 @@ def _run(call: SparseForward) -> SparseResult:
     return run_forward(call)
 
 
-sparse_mla_backward = library.op(
+sparse_mla_backward = _library.op(
     "sparse_mla_backward", SparseBackward, run_backward, sparse_backward_specs, Refused(_OP), result=SparseGradients
 )
 
@@ -52,7 +52,7 @@ def _gradients(saved: Any, grads: SparseResult, needs: Any) -> dict[str, _Option
     return {"q": dq, "kv": dkv, "sink": dsink}
 
 
-sparse_mla = library.op(
+sparse_mla = _library.op(
     "sparse_mla",
     SparseForward,
     _run,

@@ -13,7 +13,7 @@ import torch
 
 from turbo_core.autocast import without_autocast
 from turbo_core.errors import UnsupportedError
-from turbo_core.library import Gradient, register_op
+from turbo_core.registration import Gradient, registered_op
 from turbo_testing.training import MODULE_CHECKS, OP_CHECKS, ModuleCase, OpCase, floats, run_check
 from turbo_testing.training.matrix import GPU, applies
 
@@ -92,14 +92,14 @@ def fake_backward(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[t
     return x.new_empty(x.shape), w.new_empty(w.shape)
 
 
-product_backward = register_op(
+product_backward = registered_op(
     library,
     "product_backward(Tensor dy, Tensor x, Tensor w) -> (Tensor, Tensor)",
     backward,
     fake_backward,
     Gradient(second, save_all, "product"),
 )
-product_op = register_op(
+product_op = registered_op(
     library,
     "product(Tensor x, Tensor w, float shift) -> Tensor",
     forward,

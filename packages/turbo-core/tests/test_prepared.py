@@ -14,9 +14,25 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from turbo_core.launch import Launch, fill_with_zeros  # noqa: E402
-from turbo_core.prepared import PreparedLaunches  # noqa: E402
+from turbo_core.prepared import first_run, signature  # noqa: E402
 
 CPU = torch.device("cpu")
+
+
+class Launcher:
+    """As a dispatcher does it: calls by their signatures, what repeats them, and the plan for those not seen before."""
+
+    def __init__(self):
+        self.known = {}
+
+    def run(self, call, plan):
+        key, tensors = signature(call)
+        if key in self.known:
+            return self.known[key].repeat(tensors, CPU)
+        outputs, prepared = first_run(plan(), tensors, CPU)
+        if prepared is not None:
+            self.known[key] = prepared
+        return outputs
 
 
 class Call(NamedTuple):
@@ -70,10 +86,10 @@ def machine(monkeypatch):
         outputs = Outputs(partial, None, out.view(torch.int32))
         return outputs, [Launch(kernel, (3,), arguments, {}), Launch(kernel, (1, 2), second, {})]
 
-    prepared = PreparedLaunches()
+    prepared = Launcher()
 
     def answer(call):
-        return prepared.run("op", call, CPU, lambda: plan(call))
+        return prepared.run(call, lambda: plan(call))
 
     return SimpleNamespace(kernel=kernel, plans=plans, answer=answer, prepared=prepared, run=run)
 
@@ -128,7 +144,7 @@ def test_a_tensor_given_twice_is_not_taken_for_two(machine):
 
 def test_which_of_three_tensors_are_one_is_part_of_the_call():
     """The plan gives the kernel the number of a tensor, which differs."""
-    prepared, seen = PreparedLaunches(), []
+    prepared, seen = Launcher(), []
     kernel = SimpleNamespace(arg_names=("out", "a", "b", "c"))
     kernel.start = lambda out, *given: (seen.append(given), out.copy_(given[0] + 10 * given[1] + 100 * given[2]))
 
@@ -144,22 +160,21 @@ def test_which_of_three_tensors_are_one_is_part_of_the_call():
     x, y, z = (torch.full((3,), float(n)) for n in (1, 2, 3))
     with mock.patch.object(Launch, "run", run):
         for given in [(x, x, y), (x, y, y), (y, x, y), (x, y, z), (z, z, z)] * 2:
-            out = prepared.run("op", given, CPU, partial(plan, given))
+            out = prepared.run(given, partial(plan, given))
             assert torch.equal(out, given[0] + 10 * given[1] + 100 * given[2])
-    assert len(prepared._known) == 5
+    assert len(prepared.known) == 5
 
 
-def test_plans_of_two_names_are_kept_apart(machine):
-    def plan(factor):
-        out = torch.empty(3)
-        arguments = dict(x=torch.ones(3), out=out, partial=torch.empty(3), factor=factor, y=None)
-        return out, [Launch(machine.kernel, (1,), arguments, {})]
+def test_calls_of_two_types_are_kept_apart():
+    class One(NamedTuple):
+        x: torch.Tensor
 
-    for _ in range(2):
-        for name, factor in (("two", 2), ("three", 3)):
-            out = machine.prepared.run(name, (), CPU, partial(plan, factor))
-            assert out.shape == (3,)
-    assert len(machine.prepared._known) == 2
+    class Other(NamedTuple):
+        x: torch.Tensor
+
+    x = torch.ones(3)
+    assert signature(One(x)).key == signature(One(torch.zeros(3))).key != signature(Other(x)).key
+    assert signature((One(x), 1)).key != signature((One(x), 2)).key
 
 
 def test_no_tensor_of_a_call_is_kept(machine):
@@ -177,7 +192,7 @@ def test_a_call_with_an_empty_tensor_is_planned_each_time(machine):
     for _ in range(2):
         outputs = machine.answer(Call(torch.empty(0, 7), 2, torch.empty(0, 7)))
         assert outputs.scaled.shape == (0, 7)
-    assert len(machine.prepared._known) == 0 and len(machine.plans) == 2
+    assert len(machine.prepared.known) == 0 and len(machine.plans) == 2
 
 
 def test_memory_of_a_repeated_call_is_of_the_device_of_the_call(machine, monkeypatch):
@@ -206,9 +221,9 @@ def test_an_output_that_is_not_all_of_its_memory_is_planned_each_time(machine, m
         return out, [Launch(machine.kernel, (1,), arguments, {})]
 
     for _ in range(2):
-        out = machine.prepared.run("op", (), CPU, plan)
+        out = machine.prepared.run((), plan)
         assert torch.equal(out, torch.full((5,), 2.0)) and out.stride() == make().stride()
-    assert len(machine.prepared._known) == 0
+    assert len(machine.prepared.known) == 0
 
 
 def test_a_part_of_a_tensor_is_planned_each_time(machine):
@@ -219,8 +234,8 @@ def test_a_part_of_a_tensor_is_planned_each_time(machine):
         return out, [Launch(machine.kernel, (1,), dict(x=x[1], out=out, partial=torch.empty(7), factor=2, y=None), {})]
 
     for _ in range(2):
-        assert torch.equal(machine.prepared.run("part", (x,), CPU, plan), 2 * x[1])
-    assert len(machine.prepared._known) == 0
+        assert torch.equal(machine.prepared.run((x,), plan), 2 * x[1])
+    assert len(machine.prepared.known) == 0
 
 
 @dataclass
@@ -251,7 +266,7 @@ def test_descriptors_are_filled_with_the_tensors_of_the_call(machine, monkeypatc
 
     for number in range(3):
         a, b = torch.randn(6, 4), torch.randn(6, 4)
-        out = machine.prepared.run("sum", (a, b), CPU, partial(plan, a, b) if number == 0 else None)
+        out = machine.prepared.run((a, b), partial(plan, a, b) if number == 0 else None)
         assert torch.equal(out, a + b) and out.stride() == (1, 6)
         x, y = seen[-1]
         assert x.base is a and y.base is b and (x.block_shape, y.block_shape) == ([2, 3], [3, 2])
@@ -267,7 +282,7 @@ def test_an_output_may_be_a_tensor_of_the_call(machine):
 
     for number in range(3):
         x, into = torch.ones(5), torch.ones(5)
-        assert machine.prepared.run("add", (x, into), CPU, partial(plan, x, into) if number == 0 else None) is into
+        assert machine.prepared.run((x, into), partial(plan, x, into) if number == 0 else None) is into
         assert torch.equal(into, torch.full((5,), 3.0)) and torch.equal(x, torch.ones(5))
 
 
@@ -278,7 +293,7 @@ def test_one_tensor(machine):
         return out, [Launch(machine.kernel, (1,), arguments, {})]
 
     for _ in range(2):
-        assert machine.prepared.run("one", (), CPU, plan).shape == (5,)
+        assert machine.prepared.run((), plan).shape == (5,)
 
 
 def test_nothing_is_kept_where_nothing_is_compiled(machine, monkeypatch):
@@ -301,7 +316,7 @@ def test_what_shall_be_zero_is_zero_each_time(machine, monkeypatch):
 
     monkeypatch.setattr(Launch, "run", run_added)
     for _ in range(3):
-        assert torch.equal(machine.prepared.run("add", (), CPU, plan), torch.ones(3))
+        assert torch.equal(machine.prepared.run((), plan), torch.ones(3))
     assert add.starts == 3
 
 
@@ -327,7 +342,7 @@ def run_added(launch, device):
 
 
 def test_the_store_is_bounded(machine):
-    machine.prepared._known.limit = 3
+    machine.prepared.known.limit = 3
     for factor in range(10):
         machine.answer(Call(torch.ones(2), factor))
-    assert len(machine.prepared._known) <= 3
+    assert len(machine.prepared.known) <= 3

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from turbo_core import simulated_arch, tuning
+from turbo_core.calls import key_of
 from turbo_core.tune_cache import key_text
-from turbo_core.tuning import call_key
 from turbo_testing.fake_op import FakeCall, make_backend
 
 CALL = FakeCall(torch.ones(2, 3))
@@ -44,7 +44,7 @@ CPU = torch.device("cpu")
 )
 def test_a_key_tells_calls_apart_also_inside_calls(other):
     call = Outer(Inner(torch.ones(2, 3)))
-    keys = [call_key(CPU, "forward", made) for made in (call, Outer(Inner(torch.zeros(2, 3))), other)]
+    keys = [key_of(made, "forward") for made in (call, Outer(Inner(torch.zeros(2, 3))), other)]
     assert keys[0] == keys[1] != keys[2] and hash(keys[0]) == hash(keys[1])
     texts = [key_text(key) for key in keys]
     assert texts[0] == texts[1] != texts[2]
@@ -53,13 +53,13 @@ def test_a_key_tells_calls_apart_also_inside_calls(other):
 
 def test_a_key_tells_roles_and_devices_apart():
     call = Outer(Inner(torch.ones(2, 3)))
-    keys = {call_key(CPU, role, call) for role in ("forward", "dgrad")}
+    keys = {key_of(call, role) for role in ("forward", "dgrad")}
     for arch in ("gfx942", "gfx950"):
         with simulated_arch(arch) as facts:
-            keys.add(call_key(CPU, "forward", call))
+            keys.add(key_of(call, "forward"))
         renamed = dataclasses.replace(facts, name="another part")
-        with mock.patch.object(tuning, "device_facts", return_value=renamed):
-            keys.add(call_key(CPU, "forward", call))
+        with mock.patch("turbo_core.device.device_facts", return_value=renamed):
+            keys.add(key_of(call, "forward"))
     assert len(keys) == 6
 
 

@@ -29,7 +29,6 @@ from turbo_core.registration import (
     Refused,
     no_derivative,
     no_forward_mode,
-    register_op,
     registered_op,
     under_transforms,
 )
@@ -39,12 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Differentiable",
-    "Gradient",
     "OpLibrary",
     "Refused",
     "no_derivative",
     "no_forward_mode",
-    "register_op",
     "under_transforms",
 ]
 

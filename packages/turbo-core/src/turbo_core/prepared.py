@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turbo_core.bounded import BoundedDict
 from turbo_core.calls import PLAIN
 from turbo_core.launch import Launch, bound, fill_with_zeros
 from turbo_core.low_precision import memory_dtype
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ALIGNMENT",
     "Prepared",
-    "PreparedLaunches",
     "Signature",
     "first_run",
     "signature",
@@ -136,30 +134,6 @@ def _describe(
             _describe(value, tensor_type, tensors, addresses, parts)
         else:
             parts.append(value)
-
-
-class PreparedLaunches:
-    """The calls of one launcher that were seen."""
-
-    def __init__(self) -> None:
-        self._known: BoundedDict[Any, Prepared] = BoundedDict()
-
-    def run(self, name: str, call: tuple[Any, ...], device: torch.device, plan: Callable[[], Plan]) -> Any:
-        """Answer ``call`` and return its outputs.
-
-        name: tells apart the plans of a launcher whose calls could be equal.
-        call: tensors, and what is hashable.
-        plan: see `first_run`.
-        """
-        parts, tensors = signature(call)
-        key = (name, device.index, parts)
-        known = self._known.get(key)
-        if known is not None:
-            return known.repeat(tensors, device)
-        outputs, prepared = first_run(plan(), tensors, device)
-        if prepared is not None:
-            self._known.keep(key, prepared)
-        return outputs
 
 
 def first_run(plan: Plan, tensors: list[Any], device: torch.device) -> tuple[Any, Prepared | None]:

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Registered ops, quick in eager mode, with gradients that are right under every transform of torch, or refused.
+"""Registered ops with gradients that are right under every transform of torch, or refused.
 
-`register_op` answers everything that sees an op from outside: `torch.compile`, export, fake tensors, dispatch modes,
-tensor subclasses, torch.func. What it returns is called in place of ``torch.ops.turbo_x.op``: where nothing of these is
-at work it goes straight to the implementation, through one autograd.Function where a gradient is wanted, and saves the
-two ways through torch's dispatcher. Both ways compute the same.
+`registered_op` answers everything that sees an op from outside: `torch.compile`, export, fake tensors, dispatch modes,
+tensor subclasses, torch.func. Ops are made with `turbo_core.library`, whose calls go past it in eager mode.
 
 `torch.library.register_autograd` is not used: under torch.func its gradient fails with a message about
 autograd.Function, and forward-mode differentiation gives zero tangents without a word.
@@ -25,7 +23,6 @@ __all__ = [
     "Refused",
     "no_derivative",
     "no_forward_mode",
-    "register_op",
     "registered_op",
     "under_transforms",
 ]
@@ -85,14 +82,14 @@ def _nothing(ctx: Any, inputs: Any, output: Any) -> None:
     return None
 
 
-def register_op(
+def registered_op(
     library: torch.library.Library,
     schema: str,
     implementation: Callable[..., Any],
     fake: Callable[..., Any],
     gradient: Gradient | Refused | None = None,
-) -> Callable[..., Any]:
-    """Define an op in ``library`` and return the function that calls it.
+) -> Any:
+    """Define an op in ``library`` and return its overload.
 
     Args:
         library: of the wheel's name space; it holds the registration.
@@ -101,22 +98,6 @@ def register_op(
         fake: the same for tensors without data.
         gradient: how it is differentiated; None: it is a constant of its arguments, as if they had been detached.
     """
-    overload = registered_op(library, schema, implementation, fake, gradient)
-    if gradient is None:
-        return _direct(overload, implementation, _unrecorded(implementation))
-    if isinstance(gradient, Refused):
-        gradient = gradient.gradient()
-    return _direct(overload, implementation, _recorded(overload, implementation, gradient))
-
-
-def registered_op(
-    library: torch.library.Library,
-    schema: str,
-    implementation: Callable[..., Any],
-    fake: Callable[..., Any],
-    gradient: Gradient | Refused | None = None,
-) -> Any:
-    """Define an op in ``library`` and return its overload; arguments as for `register_op`."""
     import torch
 
     opname = schema.split("(")[0]
@@ -131,65 +112,6 @@ def registered_op(
         gradient = gradient.gradient()
     library.impl(opname, _differentiable(overload, gradient), "Autograd", with_keyset=True)
     return overload
-
-
-# --- eager calls ------------------------------------------------------------------------------------------------------
-
-
-def _direct(overload: Any, implementation: Callable[..., Any], recording: Callable[..., Any]) -> Callable[..., Any]:
-    """The registered op; but where plain tensors meet nothing that would see it, ``implementation`` itself.
-
-    ``recording`` takes its place where an argument requires a gradient.
-    """
-    import torch
-
-    ordinary = (torch.Tensor, torch.nn.Parameter)
-    is_wrapped = (
-        torch._C._functorch.is_functorch_wrapped_tensor
-    )  # by a transform, which may be over: `vjp` returns them
-
-    def call(*arguments: Any) -> Any:
-        if (
-            torch.compiler.is_compiling()
-            or torch._C._len_torch_dispatch_stack()
-            or under_transforms()
-            or torch._C._get_tracing_state() is not None
-        ):
-            return overload(*arguments)
-        records = False
-        for value in arguments:
-            if isinstance(value, torch.Tensor):
-                if type(value) not in ordinary or value.is_meta or is_wrapped(value):
-                    return overload(*arguments)
-                records = records or value.requires_grad
-        return recording(*arguments) if records and torch.is_grad_enabled() else implementation(*arguments)
-
-    return call
-
-
-def _recorded(overload: Any, implementation: Callable[..., Any], gradient: Gradient) -> Callable[..., Any]:
-    import torch
-
-    def forward(ctx: Any, *arguments: Any) -> Any:
-        outputs = implementation(*arguments)
-        gradient.setup_context(ctx, arguments, outputs)
-        return outputs
-
-    function: Any = _function(torch.autograd.Function, overload, gradient.name, forward, gradient.backward)
-    apply: Callable[..., Any] = function.apply
-    return apply
-
-
-def _unrecorded(implementation: Callable[..., Any]) -> Callable[..., Any]:
-    import torch
-
-    below_autograd = torch._C._AutoDispatchBelowAutograd
-
-    def run(*arguments: Any) -> Any:
-        with below_autograd():
-            return implementation(*arguments)
-
-    return run
 
 
 # --- the registered op ------------------------------------------------------------------------------------------------

@@ -6,23 +6,20 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from turbo_core.backend import BackendType
 from turbo_core.calls import device_of
-from turbo_core.device import device_facts
 from turbo_core.errors import UnsupportedError
 from turbo_core.log import logger
 from turbo_core.requirements import require_torch
 from turbo_core.tune_cache import TuneEntry, key_text
 
 if TYPE_CHECKING:
-    import torch
-
     from turbo_core.dispatch import AutoKernelDispatcher, Backend
 
-__all__ = ["call_key", "deterministic_mode", "measure_milliseconds", "set_tune_group", "tune", "why_not_tune"]
+__all__ = ["deterministic_mode", "measure_milliseconds", "set_tune_group", "tune", "why_not_tune"]
 
 WARM_UP_CALLS = 3
 TIMED_CALLS = 20
@@ -48,27 +45,6 @@ def set_tune_group(group: Any) -> None:
     if group is not None and require_torch().distributed.get_rank(group) < 0:
         raise UnsupportedError("set_tune_group: group does not hold this rank; give a group that does, or None")
     _group = group
-
-
-def call_key(device: torch.device, role: str, values: Iterable[Any]) -> Hashable:
-    """A tuning key of everything in a call: the device, its part of the op, tensors by shape, strides and dtype.
-
-    ``values`` may hold calls, whose values are described in the same way.
-    """
-    facts = device_facts(device)
-    return facts.arch, facts.name, role, _described(values)
-
-
-def _described(values: Iterable[Any]) -> tuple[Any, ...]:
-    """No tensor itself: it would be kept alive, and equal to nothing but itself."""
-    torch = require_torch()
-    described: list[Any] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            described.append((value.shape, value.stride(), value.dtype))
-        else:
-            described.append(_described(value) if isinstance(value, tuple) else value)
-    return tuple(described)
 
 
 def deterministic_mode() -> bool:

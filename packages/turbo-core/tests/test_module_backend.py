@@ -159,6 +159,13 @@ def test_winners_of_auto_tuning_are_looked_up_each_time(op, log):
     assert log.asked[-2].endswith("?"), "the winner was asked again"
 
 
+def test_what_is_kept_is_bounded(op):
+    op._known.limit = 3
+    for size in range(1, 10):
+        op._repeated(Call(torch.ones(size, 2)), CPU)
+    assert 0 < len(op._known) <= 3
+
+
 def test_traces_see_every_call(op):
     with trace_dispatch() as trace:
         for _ in range(3):

@@ -339,10 +339,3 @@ def run_added(launch, device):
         fill_with_zeros(launch.arguments[name])
     launch.kernel.start(launch.arguments["out"])
     return launch.kernel
-
-
-def test_the_store_is_bounded(machine):
-    machine.prepared.known.limit = 3
-    for factor in range(10):
-        machine.answer(Call(torch.ones(2), factor))
-    assert len(machine.prepared.known) <= 3

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import turbo_template  # native only
 from turbo_core.device import arch_facts
 from turbo_core.requirements import require_torch
-from turbo_template.calls import ScaleRows, ScaleRowsBackward
+from turbo_template.calls import ScaleRows, ScaleRowsBackward, ScaleRowsCall
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +58,7 @@ def launches(arch: str, full: bool) -> Iterator[tuple[str, Launch]]:
                     yield f"{launch.kernel.fn.__name__} D={width} {str(dtype).removeprefix('torch.')}", launch
 
 
-def _calls(width: int, dtype: torch.dtype) -> Iterator[ScaleRows | ScaleRowsBackward]:
+def _calls(width: int, dtype: torch.dtype) -> Iterator[ScaleRowsCall]:
     """With all that a call can have, on tensors without memory."""
     torch = require_torch()
     x = torch.empty((ROWS, width), dtype=dtype, device="meta")

@@ -10,7 +10,7 @@ from turbo_core.calls import Spec
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ScaleRows", "ScaleRowsBackward", "ScaleRowsGradients", "backward_specs", "forward_specs"]
+__all__ = ["ScaleRows", "ScaleRowsBackward", "ScaleRowsCall", "ScaleRowsGradients", "backward_specs", "forward_specs"]
 
 
 class ScaleRows(NamedTuple):
@@ -25,6 +25,10 @@ class ScaleRows(NamedTuple):
     x: torch.Tensor
     scale: torch.Tensor
     residual: torch.Tensor | None
+
+    @property
+    def data(self) -> torch.Tensor:
+        return self.x
 
 
 class ScaleRowsBackward(NamedTuple):
@@ -41,6 +45,13 @@ class ScaleRowsBackward(NamedTuple):
     x: torch.Tensor | None
     scale: torch.Tensor
     wants_dx: bool
+
+    @property
+    def data(self) -> torch.Tensor:
+        return self.dy
+
+
+ScaleRowsCall = ScaleRows | ScaleRowsBackward
 
 
 class ScaleRowsGradients(NamedTuple):

@@ -10,7 +10,14 @@ import torch
 from turbo_core.calls import empty
 from turbo_core.device import DeviceFacts
 from turbo_core.launch import Launch
-from turbo_template.calls import ScaleRows, ScaleRowsBackward, ScaleRowsGradients, backward_specs, forward_specs
+from turbo_template.calls import (
+    ScaleRows,
+    ScaleRowsBackward,
+    ScaleRowsCall,
+    ScaleRowsGradients,
+    backward_specs,
+    forward_specs,
+)
 from turbo_template.triton.scale_rows_kernel import scale_rows_backward_kernel, scale_rows_forward_kernel
 from turbo_template.triton.tiles import RowTile, choose_tile
 
@@ -19,17 +26,15 @@ __all__ = ["plan", "why_not"]
 MAX_WIDTH = 2**30  # column indices of the kernels are 32-bit
 
 
-def why_not(call: ScaleRows | ScaleRowsBackward) -> str | None:
+def why_not(call: ScaleRowsCall) -> str | None:
     """Why the kernels cannot take ``call``; None when they can."""
-    D = call[0].shape[1]
+    D = call.data.shape[1]
     return None if D <= MAX_WIDTH else f"D={D}; up to {MAX_WIDTH} is accepted"
 
 
-def plan(
-    call: ScaleRows | ScaleRowsBackward, facts: DeviceFacts, tile: RowTile | None = None
-) -> tuple[Any, list[Launch]]:
+def plan(call: ScaleRowsCall, facts: DeviceFacts, tile: RowTile | None = None) -> tuple[Any, list[Launch]]:
     """The empty results of ``call`` and the launch that writes them; ``tile`` replaces the table's choice."""
-    tile = tile or choose_tile(call[0].shape[1], facts)
+    tile = tile or choose_tile(call.data.shape[1], facts)
     return _forward(call, tile) if isinstance(call, ScaleRows) else _backward(call, tile)
 
 

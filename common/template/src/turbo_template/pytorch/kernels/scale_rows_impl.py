@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from turbo_core import AutoKernelDispatcher, BackendType, PrecisionType, why_no_triton
 from turbo_core.calls import empty, unit_strides
 from turbo_core.module_backend import ModuleBackend
-from turbo_template.calls import ScaleRows, ScaleRowsBackward, ScaleRowsGradients, backward_specs, forward_specs
+from turbo_template.calls import (
+    ScaleRows,
+    ScaleRowsBackward,
+    ScaleRowsCall,
+    ScaleRowsGradients,
+    backward_specs,
+    forward_specs,
+)
 
 __all__ = ["ScaleRowsDispatcher", "run_backward", "run_forward"]
 
@@ -22,7 +27,7 @@ class ScaleRowsDispatcher(AutoKernelDispatcher):
     family = "norm_act"
     backends = {
         BackendType.TURBO: ModuleBackend("turbo_template.pytorch.kernels.scale_rows_native"),  # native only
-        BackendType.TRITON: ModuleBackend("turbo_template.triton.scale_rows", why_no_triton),
+        BackendType.TRITON: ModuleBackend("turbo_template.triton.scale_rows", requires=why_no_triton),
         BackendType.TORCH: ModuleBackend("turbo_template.pytorch.kernels.scale_rows_reference"),
     }
     defaults = {
@@ -34,19 +39,18 @@ class ScaleRowsDispatcher(AutoKernelDispatcher):
     }
 
     @classmethod
-    def precision(cls, call: Any) -> PrecisionType:
+    def precision(cls, call: ScaleRowsCall) -> PrecisionType:
         return PrecisionType.BF16_FP16_FP32
 
     @classmethod
-    def role(cls, call: Any) -> str:
+    def role(cls, call: ScaleRowsCall) -> str:
         return "forward" if isinstance(call, ScaleRows) else "backward"
 
     @classmethod
-    def describe(cls, call: Any) -> str:
-        data = call[0]
-        rows, D = data.shape
-        dtypes = ", ".join(str(tensor.dtype).removeprefix("torch.") for tensor in (data, call.scale))
-        return f"{cls.role(call)}, rows={rows} D={D}, {dtypes}, {data.device}"
+    def describe(cls, call: ScaleRowsCall) -> str:
+        rows, D = call.data.shape
+        dtypes = ", ".join(str(tensor.dtype).removeprefix("torch.") for tensor in (call.data, call.scale))
+        return f"{cls.role(call)}, rows={rows} D={D}, {dtypes}, {call.data.device}"
 
 
 def run_forward(call: ScaleRows) -> torch.Tensor:

@@ -10,18 +10,25 @@ import torch
 
 from turbo_core.calls import empty
 from turbo_core.native import address, float_code
-from turbo_template.calls import ScaleRows, ScaleRowsBackward, ScaleRowsGradients, backward_specs, forward_specs
+from turbo_template.calls import (
+    ScaleRows,
+    ScaleRowsBackward,
+    ScaleRowsCall,
+    ScaleRowsGradients,
+    backward_specs,
+    forward_specs,
+)
 from turbo_template.pytorch.kernels.native import library
 
 __all__ = ["run", "why_not"]
 
 
-def why_not(call: ScaleRows | ScaleRowsBackward) -> str | None:
+def why_not(call: ScaleRowsCall) -> str | None:
     """Why the kernels cannot run on the call's device."""
-    return library.why_not(call[0].device)
+    return library.why_not(call.data.device)
 
 
-def run(call: ScaleRows | ScaleRowsBackward) -> torch.Tensor | ScaleRowsGradients:
+def run(call: ScaleRowsCall) -> torch.Tensor | ScaleRowsGradients:
     """The forward or the backward; last strides are 1, and there is an element at least."""
     return _forward(call) if isinstance(call, ScaleRows) else _backward(call)
 

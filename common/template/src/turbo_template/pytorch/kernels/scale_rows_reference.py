@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from turbo_template.calls import ScaleRows, ScaleRowsBackward, ScaleRowsGradients
+from turbo_template.calls import ScaleRows, ScaleRowsBackward, ScaleRowsCall, ScaleRowsGradients
 
 __all__ = ["run", "why_not"]
 
 
-def why_not(call: Any) -> str | None:
+def why_not(call: ScaleRowsCall) -> str | None:
     """It takes every call."""
     return None
 
 
-def run(call: ScaleRows | ScaleRowsBackward) -> torch.Tensor | ScaleRowsGradients:
+def run(call: ScaleRowsCall) -> torch.Tensor | ScaleRowsGradients:
     """The forward or the backward."""
     return _forward(call) if isinstance(call, ScaleRows) else _backward(call)
 

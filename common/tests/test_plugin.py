@@ -378,3 +378,21 @@ def test_the_cost_of_each_wheel_is_printed(run):
     (line,) = [line for line in result.stdout.lines if line.startswith("of several wheels")]
     *_, tests, seconds, _ = line.split()
     assert int(tests) == 2 and int(seconds) >= 1  # the child's second at the least
+
+
+@pytest.mark.parametrize("options", [[], ["--full"]], ids=["checked", "full"])
+def test_a_run_that_costs_too_much_fails(run, options):
+    source = """
+        import time
+        from turbo_testing.budgets import BUDGETS, Budget
+
+        BUDGETS["of several wheels"] = Budget(0.001, 0.001)
+
+        def test_here():
+            start = time.process_time()
+            while time.process_time() < start + 0.5: pass
+    """
+    result = run(source, "--budgets", *options)
+    assert result.ret == (pytest.ExitCode.OK if options else pytest.ExitCode.TESTS_FAILED)
+    assert ("more than 1.5 times their budget of" in result.stdout.str()) is (not options)
+    result.assert_outcomes(passed=1)

@@ -68,6 +68,7 @@ def check(q, k, v, causal=False, scale=None):
     return out, lse
 
 
+@pytest.mark.covering
 @each_mask
 @each_dim
 @pytest.mark.parametrize("sk", LENGTHS)
@@ -77,6 +78,7 @@ def test_lengths(device, sq, sk, D, causal, poisoned_allocations):
     check(q, k, v, causal)
 
 
+@pytest.mark.covering
 @each_dtype
 @each_mask
 @each_dim

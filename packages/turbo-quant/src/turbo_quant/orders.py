@@ -19,7 +19,7 @@ def reordered(call: QuantizeFloatCall, quantize: Callable[[QuantizeFloatCall], F
     row, row_scale, column, column_scale = quantize(plain._replace(row=True, column=False) if one else plain)
     if one:
         column = row if call.column else None
-    elif row_scale is not None:
+    elif row_scale is not None and call.block_size:  # one for a row has no order
         row_scale = _transposed(row_scale)
     return FloatOutputs(
         row if call.row else None, row_scale, None if column is None else _transposed(column), column_scale

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The Triton launchers with small tiles, so that every loop of the kernels goes round several times at small sizes."""
+"""The Triton plans with small tiles, so that every loop of the kernels has several iterations at small sizes."""
 
 import math
 from dataclasses import replace
@@ -19,7 +19,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 from turbo_norm_act.triton import activation, norm  # noqa: E402
 from turbo_norm_act.triton.tiles import ACTIVATION_TILES, ANY, NORM_TILES, Tile, choose_tile  # noqa: E402
 
-ROWS, D = 50, 72  # D / 16 leaves a rest, ROWS / 3 and ROWS / 2 too
+ROWS, D = 50, 72  # neither D / 16 nor ROWS / 3 is whole
 
 TILES = {
     "a row a tile, many partial sums": Tile(ANY, 128, num_warps=1, why="test", per_unit=20),

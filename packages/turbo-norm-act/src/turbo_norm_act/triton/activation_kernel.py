@@ -77,15 +77,6 @@ def _load(pointer, offsets, mask, MASKED: tl.constexpr):
 
 
 @triton.jit
-def _second(first_ptr, second_ptr, offset):
-    """Where up lies; None where there is none: nobody wants its gradient."""
-    if offset is not None and first_ptr is not None:
-        return first_ptr + offset
-    else:
-        return second_ptr
-
-
-@triton.jit
 def _store(pointer, offsets, value, mask, MASKED: tl.constexpr):
     value = value.to(pointer.dtype.element_ty)
     if MASKED:
@@ -114,7 +105,9 @@ def glu_forward_kernel(
     MASK_R: tl.constexpr, MASK_H: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_R rows; ``shares`` programs, neighbours in the grid as in memory, divide their blocks of columns."""
-    up_at = _second(gate_ptr, up_ptr, up_offset)
+    up_at = up_ptr
+    if up_offset is not None:
+        up_at = gate_ptr + up_offset
     STORE_MASKED: tl.constexpr = MASK_R or MASK_H
     LOAD_MASKED: tl.constexpr = STORE_MASKED or (mask_ptr is not None)
     rows = (tl.program_id(0) // shares).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -144,8 +137,12 @@ def glu_backward_kernel(
     MASK_R: tl.constexpr, MASK_H: tl.constexpr,
 ):  # fmt: skip
     """As the forward; a null pointer is a gradient that nobody wants. With dprobs, shares is 1."""
-    up_at = _second(gate_ptr, up_ptr, up_offset)
-    dup_at = _second(dgate_ptr, dup_ptr, up_offset)
+    up_at = up_ptr
+    if up_offset is not None:
+        up_at = gate_ptr + up_offset
+    dup_at = dup_ptr
+    if up_offset is not None and dgate_ptr is not None:
+        dup_at = dgate_ptr + up_offset
     STORE_MASKED: tl.constexpr = MASK_R or MASK_H
     LOAD_MASKED: tl.constexpr = STORE_MASKED or (mask_ptr is not None)
     rows = (tl.program_id(0) // shares).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)

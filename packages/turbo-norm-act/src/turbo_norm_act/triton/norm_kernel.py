@@ -309,10 +309,10 @@ def norm_backward_kernel(
         weight = _load_weight(gamma_ptr, cols, D, ZERO_CENTERED, MASK_D, "")
     dgamma = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
     dbeta = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
-    for turn in tl.range(program, n_tiles, programs, num_stages=PREFETCH):
-        tile = turn
+    for step in tl.range(program, n_tiles, programs, num_stages=PREFETCH):
+        tile = step
         if not WHOLE:
-            tile = n_tiles - 1 - turn  # norm_terms_kernel read the last rows last: the caches still hold them
+            tile = n_tiles - 1 - step  # norm_terms_kernel read the last rows last: the caches still hold them
         rows = tl.arange(0, BLOCK_R).to(tl.int64) + tile * BLOCK_R
         valid = rows < n_rows
         mask = valid[:, None] & inside

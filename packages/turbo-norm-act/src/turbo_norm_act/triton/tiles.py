@@ -70,7 +70,7 @@ _NVIDIA_RMSNORM = (
     Tile(16384, 4096, num_warps=16, whole=False, why="4171 at D=8192, 4106 at D=16384; in one tile 4049 and 4064"),
     Tile(32768, 8192, num_warps=32, whole=False, why="4062 at D=32768; 16 warps 3827, in one tile 3756"),
     Tile(65536, 16384, num_warps=32, stream=True, itemsize=2, multiple_of=16384,
-         why="4110 at D=65536; walked 3852, in one tile 2718 (spills); rests spill"),
+         why="4110 at D=65536; walked 3852, in one tile 2718 (spills); remainders spill"),
     Tile(ANY, 32768, num_warps=32, whole=False, why="3852 at D=65536; blocks of 16384: 3501, of 8192: 3332"),
 )  # fmt: skip
 _NVIDIA_RMSNORM_RESIDUAL = (
@@ -88,7 +88,7 @@ _NVIDIA_LAYERNORM = (
     Tile(16384, 16384, num_warps=16, why="3844 at D=16384; walked: 3155"),
     Tile(32768, 32768, num_warps=32, why="3191 at D=32768; walked: 3005"),
     Tile(65536, 16384, num_warps=32, stream=True, itemsize=2, multiple_of=16384,
-         why="3608 at D=65536; walked 3201; rests spill"),
+         why="3608 at D=65536; walked 3201; remainders spill"),
     Tile(ANY, 32768, num_warps=32, whole=False, why="3201 at D=65536"),
 )  # fmt: skip
 # Likewise. A third tile in flight is what counts: with two, the copies of the next begin when this one is done.

@@ -21,7 +21,7 @@ _Optional = torch.Tensor | None
 
 
 def norm_second(call: NormBackward, grads: NormGradients, needs: Any) -> dict[str, _Optional]:
-    """What reaches the gradients that ``call`` computed, brought on to what they were computed from.
+    """Gradients of the inputs of ``call``, given those of its results (``grads``).
 
     With n = xhat = (s - mean) rstd, w the weight, g = w dy and P v = v - n mean(v n) [- mean(v)]:
     dx = rstd P g, dgamma = sum(dy n), dbeta = sum(dy); P is symmetric. For a, b, c that reach dx, dgamma, dbeta:
@@ -101,7 +101,7 @@ def _derivatives(gate: torch.Tensor, call: GluBackward) -> tuple[torch.Tensor, t
 
 
 def glu_second(call: GluBackward, grads: GluGradients, needs: Any) -> dict[str, _Optional]:
-    """What reaches the gradients that ``call`` computed, brought on to what they were computed from.
+    """Gradients of the inputs of ``call``, given those of its results (``grads``).
 
     With o = dout, p = probs, f the second factor: dgate = o p act' f, dup = o p act f', dprobs = sum(o act f).
     For a, b, c that reach them: to dout: p (a act' f + b act f') + c act f;  to probs: sum(o (a act' f + b act f'));

@@ -3,7 +3,7 @@
 
 Parameters are whole on every rank, and their gradients sums over the ranks. A gate and its up in two tensors may be
 divided by columns as well, and so may packed ones whose columns alternate; with both halves one after the other a
-piece of the columns would hold gates alone.
+shard of the columns would hold gates alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def norm_rules(shapes: Shapes, arguments: Mapping[str, Any], parts: int) -> list
 
 
 def _columns(x: Sequence[int], arguments: Mapping[str, Any], parts: int) -> int | None:
-    """Columns of the output, where pieces of x's columns give pieces of them."""
+    """Columns of the output, where shards of x's columns give shards of them."""
     if arguments.get("up") is not None:
         return x[-1]
     return x[-1] // 2 if arguments["interleaved"] and x[-1] % (2 * parts) == 0 else None

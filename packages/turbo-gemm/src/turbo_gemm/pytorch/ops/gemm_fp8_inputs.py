@@ -112,8 +112,11 @@ def _is_transposed(given: QuantizedTensor, x: QuantizedTensorPair, scheme: Schem
 def _given(given: QuantizedTensor, x: QuantizedTensorPair, name: str, scheme: Scheme) -> Operand:
     """What the user has, as a GEMM reads it."""
     data = given.qdata.t() if _is_transposed(given, x, scheme) else given.qdata
+    scale = given.scale_inv
+    if scheme.granularity is ScalingGranularity.TENSORWISE:
+        scale = scale.reshape(())  # others may have made it [1]
     tiles = name == "b" and scheme.granularity is ScalingGranularity.BLOCKWISE
-    return Operand(data, given.scale_inv, tiles=tiles)
+    return Operand(data, scale, tiles=tiles)
 
 
 def _made(source: torch.Tensor, known: Operand | None, name: str, scheme: Scheme, dim: int) -> Operand | None:

@@ -214,6 +214,7 @@ def graph_capture(case: OpCase, device: torch.device) -> None:
     tensors = leaves(case, case.inputs(device))
     outputs = as_tuple(case.run(**tensors, **case.first_numbers()))
     seeds = seeds_of([output for output in outputs if output.requires_grad])
+    del outputs  # its graph ends in nodes of the default stream, which a capture may not wait for
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):

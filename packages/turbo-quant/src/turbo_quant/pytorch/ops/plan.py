@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from turbo_core import UnsupportedError
+from turbo_core.library import under_transforms
 from turbo_core.low_precision import ScalingGranularity, ScalingRecipe
 from turbo_quant.calls import MxDirection, QuantizeFloatCall, QuantizeMxCall
 from turbo_quant.formats import mx_format_of
@@ -176,7 +177,34 @@ def _pair(payload: torch.Tensor | None, scale: torch.Tensor | None, options: Opt
         return None
     if options.x.dim() == 2:
         payload, scale = payload.squeeze(0), scale.squeeze(0)
-    return (payload.view(torch.uint8) if options.out_dtype is torch.uint8 else payload), scale
+    return (_bytes_of(payload) if options.out_dtype is torch.uint8 else payload), scale
+
+
+def _bytes_of(payload: torch.Tensor) -> torch.Tensor:
+    if not under_transforms():
+        return payload.view(torch.uint8)
+    seen: torch.Tensor = _Bytes.apply(payload)
+    return seen
+
+
+class _Bytes(torch.autograd.Function):
+    """The view, with a rule for vmap, which torch 2.11 lacks."""
+
+    @staticmethod
+    def forward(payload: torch.Tensor) -> torch.Tensor:
+        return payload.view(torch.uint8)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> None:
+        return None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], payload: torch.Tensor) -> tuple[torch.Tensor, int | None]:
+        return _bytes_of(payload), in_dims[0]
 
 
 def quantize(op: str, options: Options) -> tuple[Pair | None, Pair | None]:

@@ -168,10 +168,10 @@ def _entry_point_problems(text: str, inside: set[str]) -> list[str]:
 
 
 def share_jobs() -> int:
-    """How many wheels are built at a time; each gets its part of MAX_JOBS, where that is set."""
-    jobs = os.environ.get("MAX_JOBS", "")
+    """How many wheels are built at a time. Each gets its part of MAX_JOBS; without it, of a few more than the cores."""
+    jobs = os.environ.get("MAX_JOBS") or str((os.cpu_count() or 1) + 2)
     if not jobs.isdecimal():
-        return AT_ONCE
+        return AT_ONCE  # the builds refuse it by name
     at_once = max(1, min(AT_ONCE, int(jobs)))
     os.environ["MAX_JOBS"] = str(int(jobs) // at_once)
     return at_once

@@ -204,7 +204,9 @@ def test_an_error_of_the_host_compiler_is_its_own(tmp_path):
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("jobs, at_once, each", [("", 2, "3"), ("1", 1, "1"), ("2", 2, "1"), ("5", 2, "2"), ("many", 2, "many")])
+@pytest.mark.parametrize(
+    "jobs, at_once, each", [("", 2, "3"), ("1", 1, "1"), ("2", 2, "1"), ("5", 2, "2"), ("many", 2, "many")]
+)
 def test_wheels_that_are_built_at_once_share_max_jobs(monkeypatch, jobs, at_once, each):
     monkeypatch.setenv("MAX_JOBS", jobs)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)

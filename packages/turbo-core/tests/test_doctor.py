@@ -248,3 +248,42 @@ def test_audit_without_wheels_or_with_a_wrong_name_is_a_message(monkeypatch, cap
     assert "no wheel with kernels is installed: pip install turbo-gemm" in capsys.readouterr().err
     assert main(["audit", "--wheel", "turbo-x"]) == 2
     assert "audit: no kernels of turbo-x" in capsys.readouterr().err
+
+
+@pytest.fixture
+def three_wheels(monkeypatch, tmp_path):
+    """Wheels with kernels: one for both architectures, one of GPU_ARCHS=none, one that was never built."""
+    for name, objects in (
+        ("turbo_full", ("a.gfx942.hsaco", "a.gfx950.hsaco")),
+        ("turbo_none", ()),
+        ("turbo_bare", None),
+    ):
+        (tmp_path / name / "lib").mkdir(parents=True)
+        (tmp_path / name / "__init__.py").touch()
+        for file in () if objects is None else ("resources.json", *objects):
+            (tmp_path / name / "lib" / file).touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    return {name: None for name in ("turbo-full", "turbo-none", "turbo-bare")}
+
+
+NO_CODE = "turbo-none was built without device code (GPU_ARCHS=none); build it with GPU_ARCHS=gfx942 or gfx950"
+
+
+def test_doctor_lists_what_the_kernels_were_compiled_for(fake_wheel, three_wheels, capsys, monkeypatch):
+    monkeypatch.setattr("turbo_core.doctor.entry_points", lambda group: three_wheels)
+    assert main(["doctor"]) == 0
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    at = lines.index(["HIP", "kernels"])
+    assert lines[at + 1 : at + 4] == [
+        ["turbo-bare", "not built"],
+        ["turbo-full", "gfx942, gfx950"],
+        ["turbo-none", NO_CODE],
+    ]
+
+
+def test_audit_says_where_there_are_no_hip_kernels(three_wheels, capsys, monkeypatch):
+    monkeypatch.setattr("turbo_core.__main__.entry_points", lambda group: three_wheels)
+    monkeypatch.setattr("turbo_core.audit.find_kernels", dict)
+    main(["audit"])
+    said = capsys.readouterr().err.splitlines()
+    assert [line for line in said if "device code" in line] == [f"no HIP kernels: {NO_CODE}"]

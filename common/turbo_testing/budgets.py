@@ -35,7 +35,7 @@ BUDGETS: Mapping[str, Budget] = {
     "turbo-gemm": Budget(300, measured=250),
     "turbo-norm-act": Budget(200, measured=160),
     "turbo-quant": Budget(300, measured=240),
-    "turbo-sim": Budget(300, measured=240),
+    "turbo-sim": Budget(360, measured=240),
     "primus-turbo": Budget(30, measured=20),
     "of several wheels": Budget(450, measured=350),
 }

@@ -62,6 +62,17 @@ def matrices(device):
     return x, w, (torch.randn(M, N, device=device) / 8).bfloat16()
 
 
+@pytest.mark.usefixtures("quant_backend")
+def test_the_scale_of_a_tensor_may_have_a_dimension(matrices, device):
+    """As other libraries keep it; a kernel that takes it for a scale of rows reads past it."""
+    config = CONFIGS["tensorwise-e4m3"]
+    x, w, _ = matrices
+    qt, _ = create_quantized_weight(w, payload_dtype(config, device), config, False)
+    expected = multiply(x, qt, config)
+    qt.scale_inv = qt.scale_inv.reshape(1)
+    assert torch.equal(multiply(x, qt, config), expected)
+
+
 @pytest.mark.parametrize("config", NAMES)
 def test_a_weight_quantised_once_gives_the_same_bits(matrices, device, config):
     config = CONFIGS[config]

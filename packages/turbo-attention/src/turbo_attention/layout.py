@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from turbo_core.calls import Spec, empty
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["allocate", "empty_like_rows", "rows_like"]
-
-_Specs = TypeVar("_Specs", bound=tuple[Any, ...])
+__all__ = ["empty_like_rows", "rows_like"]
 
 
 def rows_like(rows: torch.Tensor, width: int, dtype: torch.dtype | None = None) -> Spec:
@@ -39,9 +37,3 @@ def rows_like(rows: torch.Tensor, width: int, dtype: torch.dtype | None = None) 
 def empty_like_rows(rows: torch.Tensor, width: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """An empty tensor as `rows_like` says."""
     return empty(rows_like(rows, width, dtype), rows.device)
-
-
-def allocate(specs: _Specs, device: torch.device) -> _Specs:
-    """The same NamedTuple with an empty tensor in place of each `Spec`."""
-    tensors = [None if spec is None else empty(spec, device) for spec in specs]
-    return type(specs)(*tensors)

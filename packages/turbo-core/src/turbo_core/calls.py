@@ -11,7 +11,7 @@ from turbo_core.requirements import require_torch
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PLAIN", "Spec", "device_of", "empty", "key_of", "tensors", "unit_strides"]
+__all__ = ["PLAIN", "Spec", "device_of", "empty", "key_of", "outputs", "tensors", "unit_strides"]
 
 # Types of most values in calls beside tensors. To ask this first is quick: isinstance of a tensor goes through the
 # metaclass of torch.Tensor for all that is none.
@@ -35,6 +35,12 @@ def empty(spec: Spec, device: torch.device) -> torch.Tensor:
     if spec.stride is None:
         return torch.empty(spec.shape, dtype=spec.dtype, device=device)
     return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=device)
+
+
+def outputs(specs: _Call, device: torch.device) -> _Call:
+    """``specs``, a NamedTuple of `Spec` and None, with a tensor of any contents in place of each Spec."""
+    made: Any = [None if spec is None else empty(spec, device) for spec in specs]
+    return type(specs)(*made)
 
 
 def tensors(call: Any) -> Iterator[torch.Tensor]:

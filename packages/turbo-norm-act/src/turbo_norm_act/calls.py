@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turbo_core.calls import Spec, empty
+from turbo_core.calls import Spec, outputs
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,6 @@ __all__ = [
     "halves",
     "norm_gradient_specs",
     "norm_specs",
-    "outputs",
     "zeros",
 ]
 
@@ -220,11 +219,6 @@ def halves(x: torch.Tensor, interleaved: bool) -> tuple[torch.Tensor, torch.Tens
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
-
-
-def outputs(specs: Any, device: torch.device) -> Any:
-    """A named tuple of Specs and None with a tensor of any contents for each Spec."""
-    return specs._make([None if spec is None else empty(spec, device) for spec in specs])
 
 
 def zeros(specs: Any, device: torch.device) -> Any:

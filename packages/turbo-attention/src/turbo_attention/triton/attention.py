@@ -20,7 +20,6 @@ from turbo_attention.calls import (
     forward_specs,
 )
 from turbo_attention.fp8_calls import FP8_ROWS, Fp8Result, Fp8Scales
-from turbo_attention.layout import allocate
 from turbo_attention.triton.arguments import WIDE_STRIDE, Common, named_strides, sources_of, strides_of
 from turbo_attention.triton.backward_kv_kernel import backward_kv_kernel
 from turbo_attention.triton.backward_q_kernel import backward_q_kernel
@@ -28,6 +27,7 @@ from turbo_attention.triton.clear_rows import plan_clear_rows
 from turbo_attention.triton.forward_kernel import forward_kernel
 from turbo_attention.triton.query_rows import QueryRows
 from turbo_attention.triton.tiles import Tile
+from turbo_core.calls import outputs
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.launch import ALL, Launch, power_of_two
 from turbo_core.low_precision import fp8_max
@@ -86,7 +86,7 @@ def plan_forward(
     call: ForwardCall, facts: DeviceFacts, tile: Tile | None = None
 ) -> tuple[AttentionResult, list[Launch]]:
     """The result to be, and the launches that fill it; ``tile`` in place of the table's (benchmarks)."""
-    result = allocate(forward_specs(call), call.q.device)
+    result = outputs(forward_specs(call), call.q.device)
     return result, forward_launches(call, result, facts, tile=tile)
 
 
@@ -165,7 +165,7 @@ def plan_backward(
         specs = specs._replace(dbias=specs.dbias._replace(shape=(*specs.dbias.shape[:2], rows, columns)))
     if specs.dsink is not None:
         specs = specs._replace(dsink=specs.dsink._replace(shape=call.lse.shape))
-    gradients: AttentionGradients = allocate(specs, q.device)
+    gradients: AttentionGradients = outputs(specs, q.device)
     dq, dk, dv, dbias, dsink = gradients
     of_queries = QueryRows(call, common, facts)
     wide = common.flags["WIDE"] or do.stride(1) >= WIDE_STRIDE or call.out.stride(1) >= WIDE_STRIDE

@@ -16,8 +16,8 @@ import triton.language as tl
 
 from turbo_attention.calls import ForwardCall
 from turbo_attention.fp8_calls import FP8_ROWS, Fp8Result, fp8_forward_specs
-from turbo_attention.layout import allocate
 from turbo_attention.triton.attention import forward_launches, why_not_widths
+from turbo_core.calls import outputs
 from turbo_core.device import DeviceFacts
 from turbo_core.launch import ALL, Launch, power_of_two
 from turbo_core.low_precision import fp8_amax_floor, fp8_max
@@ -33,7 +33,7 @@ def why_not(call: ForwardCall) -> str | None:
 def plan(call: ForwardCall, facts: DeviceFacts) -> tuple[Fp8Result, list[Launch]]:
     """The result to be, and the launches that fill it."""
     dtype = torch.float8_e4m3fnuz if facts.fp8_fnuz else torch.float8_e4m3fn
-    result = allocate(fp8_forward_specs(call, dtype), call.q.device)
+    result = outputs(fp8_forward_specs(call, dtype), call.q.device)
     payloads, scales = result.payloads(call)
     launches = [quantize_launch(*rows) for rows in zip(call[:3], payloads[:3], scales, strict=True)]
     return result, [*launches, *forward_launches(payloads, result, facts, scales=scales)]

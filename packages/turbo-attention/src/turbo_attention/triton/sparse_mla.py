@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from turbo_attention.layout import allocate
 from turbo_attention.sparse_calls import (
     SparseBackward,
     SparseForward,
@@ -26,6 +25,7 @@ from turbo_attention.triton.sparse_mla_kernel import (
     sum_shares_kernel,
 )
 from turbo_core import tiles
+from turbo_core.calls import outputs
 from turbo_core.device import DeviceFacts, device_facts
 from turbo_core.launch import ALL, Launch, power_of_two
 
@@ -157,7 +157,7 @@ def _strides(call: SparseForward) -> dict[str, int]:
 
 def plan_forward(call: SparseForward, facts: DeviceFacts) -> tuple[SparseResult, list[Launch]]:
     """The result to be, and the launch that fills it."""
-    result = allocate(sparse_forward_specs(call), call.q.device)
+    result = outputs(sparse_forward_specs(call), call.q.device)
     tile, constants = _tile("forward", call, facts)
     tokens, heads = call.q.shape[:2]
     head_blocks = -(-heads // tile.heads)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from turbo_core.calls import empty
+from turbo_core.calls import empty, outputs
 from turbo_core.device import DeviceFacts
 from turbo_core.launch import Launch, power_of_two
 from turbo_norm_act.calls import (
@@ -18,7 +18,6 @@ from turbo_norm_act.calls import (
     GluGradients,
     glu_gradient_specs,
     glu_specs,
-    outputs,
 )
 from turbo_norm_act.triton.activation_kernel import glu_backward_kernel, glu_forward_kernel
 from turbo_norm_act.triton.tiles import ACTIVATION_TILES, Tile, choose_tile

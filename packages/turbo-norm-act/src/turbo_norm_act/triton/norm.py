@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from turbo_core.calls import outputs
 from turbo_core.device import DeviceFacts
 from turbo_core.launch import ALL, Launch, power_of_two
 from turbo_core.tiles import rows_for
@@ -18,7 +19,6 @@ from turbo_norm_act.calls import (
     NormResult,
     norm_gradient_specs,
     norm_specs,
-    outputs,
 )
 from turbo_norm_act.triton.norm_kernel import (
     column_sum_kernel,

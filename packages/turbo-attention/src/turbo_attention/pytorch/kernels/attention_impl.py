@@ -15,10 +15,9 @@ from turbo_attention.calls import (
     backward_specs,
     forward_specs,
 )
-from turbo_attention.layout import allocate
 from turbo_attention.pytorch.kernels import aiter_attention
 from turbo_core import AutoKernelDispatcher, BackendType, PrecisionType, device_facts, why_no_triton
-from turbo_core.calls import unit_strides
+from turbo_core.calls import outputs, unit_strides
 from turbo_core.module_backend import ModuleBackend
 
 __all__ = ["AttentionDispatcher", "has_scores", "run_backward", "run_forward", "without_scores"]
@@ -95,7 +94,7 @@ def run_forward(call: ForwardCall) -> AttentionResult:
 
 def without_scores(call: ForwardCall) -> AttentionResult:
     """The result where no query sees a key: the denominator is the sink, if there is one."""
-    out, lse, lse_low = allocate(forward_specs(call), call.q.device)
+    out, lse, lse_low = outputs(forward_specs(call), call.q.device)
     lse.fill_(-torch.inf)
     if call.sink is not None:
         lse.copy_(call.sink[None, :, None].expand_as(lse))
@@ -144,7 +143,7 @@ def _sum_of_shares(call: BackwardCall, shares: torch.Tensor) -> torch.Tensor:
 
 def _gradients_without_scores(call: BackwardCall) -> AttentionGradients:
     forward = call.forward
-    gradients = allocate(backward_specs(call), forward.q.device)
+    gradients = outputs(backward_specs(call), forward.q.device)
     for gradient in gradients:
         if gradient is not None:
             gradient.zero_()

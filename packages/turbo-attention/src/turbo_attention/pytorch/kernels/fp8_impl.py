@@ -7,7 +7,6 @@ import torch
 
 from turbo_attention.calls import AttentionGradients, BackwardCall, ForwardCall
 from turbo_attention.fp8_calls import Fp8Backward, Fp8Payloads, Fp8Result, Fp8Scales, fp8_forward_specs
-from turbo_attention.layout import allocate
 from turbo_attention.pytorch.kernels.attention_impl import (
     AttentionDispatcher,
     has_scores,
@@ -17,7 +16,7 @@ from turbo_attention.pytorch.kernels.attention_impl import (
 from turbo_attention.pytorch.kernels.fp8_reference import dequantize_rows
 from turbo_attention.pytorch.kernels.reference import attention_probabilities
 from turbo_core import AutoKernelDispatcher, BackendType, PrecisionType, why_no_triton
-from turbo_core.calls import unit_strides
+from turbo_core.calls import outputs, unit_strides
 from turbo_core.launch import fill_with_zeros
 from turbo_core.module_backend import ModuleBackend
 
@@ -49,7 +48,7 @@ def run_fp8_forward(call: ForwardCall) -> Fp8Result:
     if has_scores(call):
         result: Fp8Result = Fp8AttentionDispatcher.dispatch(unit_strides(call, "q", "k", "v"))
         return result
-    result = allocate(fp8_forward_specs(call), call.q.device)
+    result = outputs(fp8_forward_specs(call), call.q.device)
     for payload in result[3:6]:
         fill_with_zeros(payload)
     for scale in result[6:]:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from turbo_attention.calls import AttentionGradients, AttentionResult, BackwardCall, ForwardCall, forward_specs
-from turbo_attention.layout import allocate
 from turbo_core import DeviceFacts, why_no_triton
+from turbo_core.calls import outputs
 from turbo_core.launch import Launch
 from turbo_core.native import NativeLibrary, float_code
 
@@ -99,7 +99,7 @@ def plan(call: ForwardCall | BackwardCall, facts: DeviceFacts) -> tuple[Attentio
 
 def run(call: ForwardCall) -> AttentionResult:
     """The attention of a call that `why_not` accepts."""
-    result = allocate(forward_specs(call), call.q.device)
+    result = outputs(forward_specs(call), call.q.device)
     q, k, v = (_readable(tensor) for tensor in (call.q, call.k, call.v))
     B, sq, heads, D = q.shape
     index, stream = _library.where(q)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import torch
 
-from turbo_attention.layout import allocate
 from turbo_attention.sparse_calls import (
     SparseBackward,
     SparseForward,
@@ -15,7 +14,7 @@ from turbo_attention.sparse_calls import (
     sparse_forward_specs,
 )
 from turbo_core import AutoKernelDispatcher, BackendType, PrecisionType, why_no_triton
-from turbo_core.calls import unit_strides
+from turbo_core.calls import outputs, unit_strides
 from turbo_core.module_backend import ModuleBackend
 
 __all__ = ["SparseMlaDispatcher", "run_backward", "run_forward"]
@@ -66,7 +65,7 @@ def run_forward(call: SparseForward) -> SparseResult:
     if _has_work(call):
         result: SparseResult = SparseMlaDispatcher.dispatch(_readable(call))
         return result
-    out, lse, lse_low = allocate(sparse_forward_specs(call), call.q.device)
+    out, lse, lse_low = outputs(sparse_forward_specs(call), call.q.device)
     lse.fill_(-torch.inf)
     if call.sink is not None:
         lse.copy_(call.sink.expand_as(lse))
@@ -80,7 +79,7 @@ def run_backward(call: SparseBackward) -> SparseGradients:
         call = unit_strides(call, "dout")._replace(forward=_readable(call.forward), lse=lse, lse_low=lse_low)
         result: SparseGradients = SparseMlaDispatcher.dispatch(call)
         return result
-    gradients = allocate(sparse_backward_specs(call), call.forward.q.device)
+    gradients = outputs(sparse_backward_specs(call), call.forward.q.device)
     for gradient in gradients:
         if gradient is not None:
             gradient.zero_()

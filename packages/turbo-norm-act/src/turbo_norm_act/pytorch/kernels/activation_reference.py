@@ -7,7 +7,8 @@ import math
 
 import torch
 
-from turbo_norm_act.calls import GluBackward, GluCall, GluForward, GluGradients, glu_gradient_specs, halves, outputs
+from turbo_core.calls import outputs
+from turbo_norm_act.calls import GluBackward, GluCall, GluForward, GluGradients, glu_gradient_specs, halves
 
 __all__ = ["run", "why_not"]
 

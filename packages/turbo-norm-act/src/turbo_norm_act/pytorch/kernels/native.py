@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from turbo_core.calls import outputs
 from turbo_core.native import NativeLibrary, address, float_code
 from turbo_norm_act.calls import (
     NormBackward,
@@ -14,7 +15,6 @@ from turbo_norm_act.calls import (
     NormResult,
     norm_gradient_specs,
     norm_specs,
-    outputs,
 )
 
 __all__ = ["MAX_WIDTH", "library", "reset", "run", "why_not"]

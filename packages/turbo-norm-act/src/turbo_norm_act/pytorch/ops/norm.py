@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from turbo_core import OpInfo
+from turbo_core.calls import outputs
 from turbo_core.library import Differentiable, OpLibrary
 from turbo_core.sharding import shardable
 from turbo_norm_act.calls import (
@@ -22,7 +23,6 @@ from turbo_norm_act.calls import (
     NormResult,
     norm_gradient_specs,
     norm_specs,
-    outputs,
 )
 from turbo_norm_act.pytorch.kernels.norm_impl import NormDispatcher, run_backward, run_forward
 from turbo_norm_act.pytorch.kernels.second_order import norm_second

@@ -90,6 +90,9 @@ def quantised_product(
     return result
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
 def _anchor(source: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """An empty tensor that leads to the source in the graph: a backward that keeps its graph depends on it.
 
@@ -98,14 +101,14 @@ def _anchor(source: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """
     if torch.compiler.is_compiling() or source.is_leaf or not torch.is_grad_enabled():
         return ()
-    return (source[:0].clone(),) if type(source) is torch.Tensor else ()
+    return (source[:0].clone(),) if type(source) in _PLAIN else ()
 
 
 def _sources(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """What dA and dB depend on, for a second derivative to find."""
     nodes = (node for node, _ in ctx.next_functions[:2])
     leaves = (node.variable for node in nodes if hasattr(node, "variable"))
-    return grad_out, *ctx.product.anchors, *leaves
+    return grad_out, *ctx.product.anchors, *(leaf for leaf in leaves if type(leaf) in _PLAIN)
 
 
 def _save(ctx: Any, product: _Product, dtypes: tuple[torch.dtype | None, ...], *more: torch.Tensor) -> None:

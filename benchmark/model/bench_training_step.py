@@ -178,6 +178,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--implementations", default="torch,turbo-bf16,turbo-fp8-tensorwise,turbo-fp8-rowwise")
     parser.add_argument("--compile", action="store_true", help="each stack under torch.compile")
+    parser.add_argument("--one-thread", action="store_true", help="backward on the thread of the forward (see README)")
     parser.add_argument("--turns", type=int, default=20, help="timed steps of each implementation")
     parser.add_argument("--profile", type=int, default=0, metavar="N", help="print the N kernels that take longest")
     parser.add_argument("--device")
@@ -195,6 +196,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     machine = find_machine(options.device)
+    torch.autograd.set_multithreading_enabled(not options.one_thread)
     print(f"{machine.name}, {machine.platform}, torch {torch.__version__}", flush=True)
     shape = SHAPES[options.model]
     checks = {name: check(name, shape, machine.device) for name in options.implementations.split(",")}

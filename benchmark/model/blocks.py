@@ -168,12 +168,11 @@ class Stack(torch.nn.Module):
             kind(shape, linear, lambda width: norm(width, eps=EPS, **where)) for _ in range(layers)
         )
         self.to(device)
-        generator = torch.Generator("cpu").manual_seed(0)
+        generator = torch.Generator(device).manual_seed(0)
         with torch.no_grad():
             for parameter in self.parameters():
                 if parameter.dim() == 2:
-                    values = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
-                    parameter.copy_(values.mul_(parameter.shape[1] ** -0.5))
+                    parameter.normal_(std=parameter.shape[1] ** -0.5, generator=generator)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:

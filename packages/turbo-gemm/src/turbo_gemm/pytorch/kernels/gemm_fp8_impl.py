@@ -40,7 +40,7 @@ class GemmFp8Dispatcher(GemmsDispatcher):
     def default_backend(cls, call: GemmFp8Call) -> BackendType:
         """The vendor's BLAS for one scale a tensor, our kernels for finer ones, plain torch on a CPU.
 
-        With finer scales the two gradients are not NT; the vendor's BLAS would copy their operands first.
+        Of finer scales the vendor's BLAS takes those of rows alone, for one dtype of C and one of the second operand.
         """
         if _is_plain_cpu(call):
             return BackendType.TORCH

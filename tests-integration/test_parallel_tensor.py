@@ -26,8 +26,15 @@ from turbo_testing.parallel import PRECISIONS, Block, batches, loss_of, optimize
 pytestmark = pytest.mark.dist
 
 COLUMNS, ROWS = ("q", "k", "v", "gate", "up"), ("o", "down")
-DECIBELS = {"rowwise": 20.0}
-"""Least signal to noise of parameters and gradients against one process; 100 where no block is cut (measured: 130)."""
+
+
+def least(precision):
+    """Least signal to noise of parameters and gradients against one process.
+
+    Sums in another order differ by 1e-7 of themselves (130 dB), and now and then FP8 rounds such a pair to two codes:
+    for which seeds depends on the processor, 42 dB were seen. ROWWISE's scales, of parts, leave 25 to 43 dB.
+    """
+    return {"plain": 100.0, "rowwise": 20.0}.get(precision, 35.0)
 
 
 def tensor_parallel():
@@ -120,16 +127,15 @@ def parallel(rank, world_size, precisions):
     mesh = init_device_mesh("cpu", (world_size,))
     data = batches()
     for precision in precisions:
-        decibels = DECIBELS.get(precision, 100.0)
         expected = made(precision)
         losses = train(expected, data)
         for mode, (plan, forward) in MODES.items():
             model = parallelize_module(made(precision), mesh, plan())
             found = steps(model, data, forward)
             what = f"{precision}, {mode}"
-            tolerance = 3e-3 if precision == "rowwise" else 1e-5
+            tolerance = {"plain": 1e-5, "rowwise": 3e-3}.get(precision, 1e-3)
             torch.testing.assert_close(torch.tensor(found), torch.tensor(losses), rtol=tolerance, atol=0, msg=what)
-            assert_like(model, expected, what, decibels)
+            assert_like(model, expected, what, least(precision))
 
 
 def checkpointed(model, x, target):
@@ -145,7 +151,7 @@ def recomputed(rank, world_size):
         train(expected, data)
         model = parallelize_module(made(precision), mesh, tensor_parallel())
         steps(model, data, checkpointed)
-        assert_like(model, expected, f"{precision}, checkpointed", 100.0)
+        assert_like(model, expected, f"{precision}, checkpointed", least(precision))
 
 
 def compiled(rank, world_size):
@@ -157,7 +163,7 @@ def compiled(rank, world_size):
     steps(model, data, on_sequences)
     expected = made("tensorwise")
     train(expected, data)
-    assert_like(model, expected, "compiled", 100.0)
+    assert_like(model, expected, "compiled", least("tensorwise"))
 
 
 def every_tensor_parallel(rank, world_size):
@@ -190,7 +196,7 @@ def two_dimensions(rank, world_size):
             return loss.item(), loss
 
         steps(model, data, forward)
-        assert_like(model, expected, f"{precision}, 2-D", 100.0)
+        assert_like(model, expected, f"{precision}, 2-D", least(precision))
 
 
 def test_fully_shard_and_tensor_parallel():
@@ -221,7 +227,7 @@ def checkpoints(rank, world_size, folder):
             reader.load_state_dict(state["model"])
             for (key, found), parameter in zip(reader.named_parameters(), expected.parameters(), strict=True):
                 signal = compute_snr(parameter.detach(), full(found).detach())
-                assert signal >= 100.0, f"{precision}, read by {name}: {key} has {signal:.1f} dB"
+                assert signal >= least(precision), f"{precision}, read by {name}: {key} has {signal:.1f} dB"
 
 
 def test_checkpoints_move_between_shardings(tmp_path):

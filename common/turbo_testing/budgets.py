@@ -28,16 +28,17 @@ class Budget:
     measured: float
 
 
-# x86-64 server, two cores, without a GPU. 2026-12-01, estimated from a few cases of each test on a busy machine.
+# x86-64 server, two cores, without a GPU, 2026-12-01: one run of all tests, of which a sixth is taken off, by which
+# the machine was slower than REFERENCE_PACE.
 BUDGETS: Mapping[str, Budget] = {
-    "turbo-attention": Budget(400, measured=330),
-    "turbo-core": Budget(120, measured=90),
-    "turbo-gemm": Budget(300, measured=250),
-    "turbo-norm-act": Budget(200, measured=160),
-    "turbo-quant": Budget(300, measured=240),
-    "turbo-sim": Budget(360, measured=240),
-    "primus-turbo": Budget(30, measured=20),
-    "of several wheels": Budget(450, measured=350),
+    "turbo-attention": Budget(500, measured=436),
+    "turbo-core": Budget(45, measured=30),
+    "turbo-gemm": Budget(480, measured=421),
+    "turbo-norm-act": Budget(170, measured=144),
+    "turbo-quant": Budget(800, measured=719),
+    "turbo-sim": Budget(300, measured=233),
+    "primus-turbo": Budget(28, measured=19),
+    "of several wheels": Budget(600, measured=512),
 }
 
 FAILS_AT = 1.5  # times the budget

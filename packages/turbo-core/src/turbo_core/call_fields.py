@@ -76,7 +76,8 @@ class CallFields:
     def flatten(self, call: Any) -> tuple[Any, ...]:
         """The values of ``call``, one for each argument, not encoded yet."""
         if self._is_flat:
-            return tuple(call)
+            flat: tuple[Any, ...] = call
+            return flat
         values: list[Any] = []
         for index, (make, _) in zip(self._kept, self._lengths):
             if make is None:
@@ -101,21 +102,21 @@ class CallFields:
 
     def encode(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Flat values as the registered op takes them."""
-        if not self._encoders:
-            return values
-        changed = list(values)
-        for index, change in self._encoders:
-            changed[index] = change(changed[index])
-        return tuple(changed)
+        return _changed(values, self._encoders)
 
     def decode(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Back. Numbers that are symbols stay symbols."""
-        if not self._decoders:
-            return values
-        changed = list(values)
-        for index, change in self._decoders:
-            changed[index] = change(changed[index])
-        return tuple(changed)
+        return _changed(values, self._decoders)
+
+
+def _changed(values: tuple[Any, ...], changes: list[tuple[int, _Change]]) -> tuple[Any, ...]:
+    """``values`` with those that stand at the places of ``changes`` changed."""
+    if not changes:
+        return values
+    changed = list(values)
+    for index, change in changes:
+        changed[index] = change(changed[index])
+    return tuple(changed)
 
 
 def has_optional_fields(named_tuple: Any) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from turbo_core.bounded import BoundedDict
+from turbo_core.calls import device_of
 from turbo_core.device import device_facts
 from turbo_core.requirements import require_torch, require_triton
 
@@ -173,10 +174,10 @@ class Launch:
 
 
 def start(result: Any, launches: list[Launch]) -> Any:
-    """Start a plan's launches on the device of their tensors and return its result."""
-    torch = require_torch()
+    """Start a plan's launches on the device of its result, which is returned."""
+    device: Any = device_of((result,))  # a launch may have no tensor among its arguments, but descriptors of them
     for launch in launches:
-        launch.run(next(value.device for value in launch.arguments.values() if isinstance(value, torch.Tensor)))
+        launch.run(device)
     return result
 
 

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turbo_core.call_fields import CallFields, has_optional_fields
 from turbo_core.calls import PLAIN, device_of, empty
+from turbo_core.calls import outputs as empty_outputs
 from turbo_core.registration import (
     Gradient,
-    Refused,
     no_derivative,
     no_forward_mode,
     registered_op,
@@ -62,6 +62,13 @@ class Differentiable(NamedTuple):
     saves: Callable[[Any, Any, Any], tuple[Any, ...]]
     name: str
     constants: tuple[str, ...] = ()
+
+
+class Refused(NamedTuple):
+    """Differentiating through the op is an UnsupportedError: ``name`` does not support ``what``."""
+
+    name: str
+    what: str = "second derivatives"
 
 
 class OpLibrary:
@@ -108,9 +115,9 @@ class OpLibrary:
         def fake(*values: Any) -> Any:
             return outputs.fakes(fields.unflatten(fields.decode(values)), values)
 
-        formula: Any = gradient
-        if isinstance(gradient, Differentiable):
-            formula = _registered_gradient(fields, outputs, gradient)
+        if isinstance(gradient, Refused):
+            gradient = _refusal(gradient)
+        formula = None if gradient is None else _registered_gradient(fields, outputs, gradient)
         overload = registered_op(self._library, schema, implementation, fake, formula)
         record = None if gradient is None else _recorder(name, fields, outputs, run, gradient)
         op = _caller(fields, outputs, overload, run, record)
@@ -150,9 +157,7 @@ class _Outputs:
             return None
         device: Any = device_of(call)
         specs = self.specs(call)
-        if self.result is None:
-            return empty(specs, device)
-        return tuple(_nothing(values) if spec is None else empty(spec, device) for spec in specs)
+        return empty(specs, device) if self.result is None else self.pack(empty_outputs(specs, device), values)
 
     def unpack(self, call: Any, packed: Any) -> Any:
         """What ``run`` would have returned."""
@@ -222,13 +227,11 @@ def _caller(fields: CallFields, outputs: _Outputs, overload: Any, run: Any, reco
 
 
 def _recorder(
-    name: str, fields: CallFields, outputs: _Outputs, run: Callable[[Any], Any], gradient: Differentiable | Refused
+    name: str, fields: CallFields, outputs: _Outputs, run: Callable[[Any], Any], gradient: Differentiable
 ) -> Callable[[Any], Any]:
     """Flat values -> result, recorded by autograd as one node."""
     import torch
 
-    if isinstance(gradient, Refused):
-        gradient = _refusal(gradient)
     keep, formula = _keeper(gradient), _formula(fields, outputs, gradient)
 
     def forward(ctx: Any, *values: Any) -> Any:

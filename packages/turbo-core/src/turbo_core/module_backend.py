@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from turbo_core.calls import device_of
 from turbo_core.device import device_facts
+from turbo_core.launch import start
 
 if TYPE_CHECKING:
     import torch
@@ -65,14 +66,8 @@ class ModuleBackend:
 
     def execute(self, call: Any) -> Any:
         """Compute the call."""
-        device: Any = device_of(call)
-        planned = None if self.plan is None else self.plan(call, device_facts(device))
-        if planned is None:
-            return self.module.run(call)
-        result, launches = planned
-        for launch in launches:
-            launch.run(device)
-        return result
+        planned = None if self.plan is None else self.plan(call, device_facts(device_of(call)))
+        return self.module.run(call) if planned is None else start(*planned)
 
     def __repr__(self) -> str:
         return f"ModuleBackend({self.path!r})"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Gradient",
-    "Refused",
     "no_derivative",
     "no_forward_mode",
     "registered_op",
@@ -63,31 +62,12 @@ class Gradient(NamedTuple):
     name: str
 
 
-class Refused(NamedTuple):
-    """Differentiating through the op is an UnsupportedError: ``name`` does not support ``what``."""
-
-    name: str
-    what: str = "second derivatives"
-
-    def gradient(self) -> Gradient:
-        """The gradient that raises."""
-
-        def backward(ctx: Any, *gradients: Any) -> NoReturn:
-            raise no_derivative(self.name, self.what)
-
-        return Gradient(backward, _nothing, self.name)
-
-
-def _nothing(ctx: Any, inputs: Any, output: Any) -> None:
-    return None
-
-
 def registered_op(
     library: torch.library.Library,
     schema: str,
     implementation: Callable[..., Any],
     fake: Callable[..., Any],
-    gradient: Gradient | Refused | None = None,
+    gradient: Gradient | None = None,
 ) -> Any:
     """Define an op in ``library`` and return its overload.
 
@@ -108,8 +88,6 @@ def registered_op(
     if gradient is None:
         library.impl(opname, _constant(overload), "Autograd", with_keyset=True)
         return overload
-    if isinstance(gradient, Refused):
-        gradient = gradient.gradient()
     library.impl(opname, _differentiable(overload, gradient), "Autograd", with_keyset=True)
     return overload
 

@@ -65,6 +65,13 @@ _MX_COLUMN_AMD = (
     Tile(ANY, 64, 64, num_warps=8, why="8 elements a lane, each with masks in SGPRs; 16 spill some", stripes=8),
 )
 
+_KMAJOR_AMD = (
+    Tile(ANY, 128, 128, num_warps=4, why="16 bytes a store both ways; no masks", multiple_of=128),
+    Tile(ANY, 128, 128, num_warps=8, why="32 elements a lane, masks of rows in SGPRs", multiple_of=16),
+    Tile(ANY, 128, 128, num_warps=16, why="16 elements a lane, each with its mask in two SGPRs"),
+)
+_KMAJOR_CPU = (Tile(ANY, 128, 128, num_warps=1, why="interpreter: few, large numpy calls"),)
+
 # kind -> architecture or vendor -> rows by block length. Kinds: row (blocks along contiguous rows, whole in registers),
 # dual (both payloads of blocks, some rows at a time), square (columns, tiles), flat (a walk along contiguous memory),
 # walk (over a matrix), kmajor, kmajor lines (of ROWWISE) and line amax (kmajor_kernel.py), dequantize; mx column serves
@@ -132,23 +139,15 @@ TILES: dict[str, dict[str, tuple[Tile, ...]]] = {
     },
     "kmajor": {
         "nvidia": (Tile(ANY, 128, 128, num_warps=8, why="64 elements a thread, columns of 128 bytes"),),
-        "amd": (
-            Tile(ANY, 128, 128, num_warps=4, why="16 bytes a store both ways; no masks", multiple_of=128),
-            Tile(ANY, 128, 128, num_warps=8, why="32 elements a lane, masks of rows in SGPRs", multiple_of=16),
-            Tile(ANY, 128, 128, num_warps=16, why="16 elements a lane, each with its mask in two SGPRs"),
-        ),
-        "cpu": (Tile(ANY, 128, 128, num_warps=1, why="interpreter: few, large numpy calls"),),
+        "amd": _KMAJOR_AMD,
+        "cpu": _KMAJOR_CPU,
     },
     "kmajor lines": {
         "nvidia": (
             Tile(ANY, 128, 128, num_warps=4, why="rows and columns of 14336 x 4096: 223 us with maxima; 8 warps 267"),
         ),
-        "amd": (
-            Tile(ANY, 128, 128, num_warps=4, why="16 bytes a store both ways; no masks", multiple_of=128),
-            Tile(ANY, 128, 128, num_warps=8, why="32 elements a lane, masks of rows in SGPRs", multiple_of=16),
-            Tile(ANY, 128, 128, num_warps=16, why="16 elements a lane, each with its mask in two SGPRs"),
-        ),
-        "cpu": (Tile(ANY, 128, 128, num_warps=1, why="interpreter: few, large numpy calls"),),
+        "amd": _KMAJOR_AMD,
+        "cpu": _KMAJOR_CPU,
     },
     "line amax": {
         "nvidia": (

@@ -10,6 +10,7 @@ import torch
 
 from turbo_core import device_facts
 from turbo_core.calls import device_of
+from turbo_core.launch import start
 from turbo_core.low_precision import MX_BLOCK_SIZE, ScalingGranularity
 from turbo_gemm.calls import GemmCall, GemmFp8Call, Operand
 
@@ -75,9 +76,5 @@ def launch(
     module: ModuleType, call: GemmCall | GemmFp8Call, tile: Any = None, c: torch.Tensor | None = None
 ) -> torch.Tensor:
     """C by the module's plan: with ``tile`` in place of its own choice, in the memory ``c``, where they are given."""
-    device: Any = device_of(call)
-    result, launches = module.plan(call, device_facts(device), tile, c)
-    for each in launches:
-        each.run(device)
-    found: torch.Tensor = result
+    found: torch.Tensor = start(*module.plan(call, device_facts(device_of(call)), tile, c))
     return found

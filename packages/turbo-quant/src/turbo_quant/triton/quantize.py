@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from turbo_core.device import DeviceFacts, device_facts
-from turbo_core.launch import Launch
+from turbo_core.launch import Launch, start
 from turbo_quant.calls import DequantizeFloatCall, DequantizeMxCall, QuantizeFloatCall, QuantizeMxCall
 from turbo_quant.orders import reordered
 from turbo_quant.triton import float_plan, mx_plan
@@ -47,14 +47,10 @@ def plan(call: Call, facts: DeviceFacts) -> tuple[Any, list[Launch]] | None:
 
 def run(call: Call) -> Any:
     """Answer any call."""
-    device = call[0].device
-    planned = plan(call, device_facts(device))
+    planned = plan(call, device_facts(call[0].device))
     if planned is None:
         return reordered(call, run) if _copies_outputs(call) else run(call._replace(x=call[0].contiguous()))
-    outputs, launches = planned
-    for launch in launches:
-        launch.run(device)
-    return outputs
+    return start(*planned)
 
 
 def _copies_x(call: Call, facts: DeviceFacts) -> bool:

@@ -69,8 +69,8 @@ def forward_specs(call: ScaleRows) -> Spec:
     return Spec(tuple(call.x.shape), call.x.dtype)
 
 
-def backward_specs(call: ScaleRowsBackward) -> tuple[Spec | None, Spec | None]:
-    """What dx and dscale look like."""
+def backward_specs(call: ScaleRowsBackward) -> ScaleRowsGradients:
+    """The result of ``call`` with a `Spec` in place of each tensor."""
     dx = Spec(tuple(call.dy.shape), call.dy.dtype) if call.wants_dx else None
     dscale = None if call.x is None else Spec(tuple(call.scale.shape), call.scale.dtype)
-    return dx, dscale
+    return ScaleRowsGradients._make((dx, dscale))

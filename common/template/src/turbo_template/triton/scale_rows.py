@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from turbo_core.calls import empty
+from turbo_core.calls import empty, outputs
 from turbo_core.device import DeviceFacts
 from turbo_core.launch import Launch
 from turbo_template.calls import (
@@ -62,13 +62,13 @@ def _backward(call: ScaleRowsBackward, tile: RowTile) -> tuple[ScaleRowsGradient
     dy, x, scale, _ = call
     rows, D = dy.shape
     block_r, block_d = tile.shape(D)
-    dx, dscale = [None if spec is None else empty(spec, dy.device) for spec in backward_specs(call)]
+    gradients = outputs(backward_specs(call), dy.device)
     arguments = {
         "dy_ptr": dy,
         "x_ptr": x,
         "scale_ptr": scale,
-        "dx_ptr": dx,
-        "dscale_ptr": dscale,
+        "dx_ptr": gradients.dx,
+        "dscale_ptr": gradients.dscale,
         "n_rows": rows,
         "D": D,
         "dy_stride": dy.stride(0),
@@ -76,4 +76,4 @@ def _backward(call: ScaleRowsBackward, tile: RowTile) -> tuple[ScaleRowsGradient
     }
     constants = {"BLOCK_R": block_r, "BLOCK_D": block_d}
     launch = Launch(scale_rows_backward_kernel, (-(-rows // block_r),), arguments, constants, tile.launch_options())
-    return ScaleRowsGradients(dx, dscale), [launch]
+    return gradients, [launch]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from turbo_core import AutoKernelDispatcher, BackendType, PrecisionType, why_no_triton
-from turbo_core.calls import empty, unit_strides
+from turbo_core.calls import empty, outputs, unit_strides
 from turbo_core.module_backend import ModuleBackend
 from turbo_template.calls import (
     ScaleRows,
@@ -64,7 +64,7 @@ def run_forward(call: ScaleRows) -> torch.Tensor:
 def run_backward(call: ScaleRowsBackward) -> ScaleRowsGradients:
     """Likewise; sums over no elements are zeros."""
     if not call.dy.numel():
-        zeros = [None if spec is None else empty(spec, call.dy.device).zero_() for spec in backward_specs(call)]
-        return ScaleRowsGradients(*zeros)
+        zeros = outputs(backward_specs(call), call.dy.device)
+        return ScaleRowsGradients._make(None if part is None else part.zero_() for part in zeros)
     gradients: ScaleRowsGradients = ScaleRowsDispatcher.dispatch(unit_strides(call, "dy", "x", "scale"))
     return gradients

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from turbo_core.calls import empty
+from turbo_core.calls import empty, outputs
 from turbo_core.native import address, float_code
 from turbo_template.calls import (
     ScaleRows,
@@ -62,7 +62,7 @@ def _forward(call: ScaleRows) -> torch.Tensor:
 
 def _backward(call: ScaleRowsBackward) -> ScaleRowsGradients:
     dy, x, scale, _ = call
-    dx, dscale = [None if spec is None else empty(spec, dy.device) for spec in backward_specs(call)]
+    gradients = outputs(backward_specs(call), dy.device)
     index, stream = library.where(dy)
     status = library.extension.scale_rows_backward(
         index,
@@ -72,12 +72,12 @@ def _backward(call: ScaleRowsBackward) -> ScaleRowsGradients:
         x=address(x),
         x_stride=_row_stride(x),
         scale=scale.data_ptr(),
-        dx=address(dx),
-        dscale=address(dscale),
+        dx=address(gradients.dx),
+        dscale=address(gradients.dscale),
         rows=dy.shape[0],
         dim=dy.shape[1],
         dtype=float_code("dy.dtype", dy.dtype),
         scale_dtype=float_code("scale.dtype", scale.dtype),
     )
     library.check(status)
-    return ScaleRowsGradients(dx, dscale)
+    return gradients

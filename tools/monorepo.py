@@ -28,7 +28,7 @@ AUTHOR = "The Turbo authors"
 ALLOWED_ARROWS: dict[str, frozenset[str]] = {
     "turbo-core": frozenset(),
     "turbo-gemm": frozenset({"turbo-core", "turbo-quant"}),
-    "turbo-grouped-gemm": frozenset({"turbo-core", "turbo-quant"}),
+    "turbo-grouped-gemm": frozenset({"turbo-core", "turbo-gemm", "turbo-quant"}),
     "turbo-attention": frozenset({"turbo-core", "turbo-quant"}),
     "turbo-quant": frozenset({"turbo-core"}),
     "turbo-norm-act": frozenset({"turbo-core"}),

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""``torch.nn`` modules; they call ops."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Triton kernels and their launches; no autograd."""

@@ -35,9 +35,9 @@ __all__ = [
 class Groups(NamedTuple):
     """Which rows belong to which group. Only the device knows: no backend may wait for the values.
 
-    Group g owns the rows offs[g] to offs[g] + lens[g] - 1 and has room up to offs[g + 1]. The rows in between, and those
-    before offs[0] and from offs[G] on, belong to no group: they are never read, and in a result they are zeros. What
-    points outside of the rows that there are is cut off.
+    Group g owns the rows offs[g] to offs[g] + lens[g] - 1 and has room up to offs[g + 1]. The rows in between, and
+    those before offs[0] and from offs[G] on, belong to no group: they are never read, and in a result they are zeros.
+    What points outside of the rows that there are is cut off.
 
     Attributes:
         lens: [G], int64 or int32, at least 0.
@@ -89,7 +89,7 @@ class GroupedGemmCall(NamedTuple):
 
 
 class GroupedWgradCall(NamedTuple):
-    """C[g] = X_g^T Y_g, added to ``out`` where that is given; sums in float32, rounded once. An empty group gives zeros.
+    """C[g] = X_g^T Y_g, added to ``out`` where that is given; sums in float32, rounded once. An empty group: zeros.
 
     Attributes:
         x: [R,X]; bf16, fp16 or fp32, any strides; X_g are its rows of group g.
@@ -129,9 +129,9 @@ class GroupedOperand(NamedTuple):
     x, y    [X,P]                  0-dim; [G,X]; [X,ceil(P/block)]; [X,P/32]
     ======  =====================  =============================================================================
 
-    Any strides. FP8; MX: K is padded to 128 (Kp), two values of e2m1 a byte (half as many columns). In x and y, group g
-    has the columns offs[g] to offs[g+1] - 1 of the padded groups, a multiple of 128 (0 for an empty one), filled up with
-    zeros.
+    Any strides. FP8; MX: K is padded to 128 (Kp), two values of e2m1 a byte (half as many columns). In x and y, group
+    g has the columns offs[g] to offs[g+1] - 1 of the padded groups, a multiple of 128 (0 for an empty one), filled up
+    with zeros.
     """
 
     data: torch.Tensor

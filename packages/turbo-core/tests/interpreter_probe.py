@@ -33,6 +33,19 @@ def cast_toward_zero_kernel(x, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def sum_of(x):
+    return tl.sum(x, 0)
+
+
+@triton.jit
+def calling_kernel(x, out, calls, BLOCK: tl.constexpr):
+    total = 0.0
+    for _ in range(calls):
+        total += sum_of(tl.load(x + tl.arange(0, BLOCK)))
+    tl.store(out, total)
+
+
+@triton.jit
 def binary_kernel(x, y, out, n, OP: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     a = tl.load(x + i, mask=i < n)

@@ -220,6 +220,28 @@ def test_dot_keeps_nan_of_fp8(probe):
     assert bool(out[3].isnan().all()) and int(out.isnan().sum()) == 16
 
 
+def test_a_launch_replaces_the_language_once_and_restores_it(probe, monkeypatch):
+    """Not once more for each function that a kernel calls, of its own module or of Triton's library."""
+    from triton.runtime import interpreter as module
+
+    looked_at = []
+    patch_builtin = module._patch_builtin
+    monkeypatch.setattr(module, "_patch_builtin", lambda pkg, *rest: (looked_at.append(pkg), patch_builtin(pkg, *rest)))
+    before = dict(vars(probe.tl))
+    counts = []
+    for calls in (2, 2, 50):
+        looked_at.clear()
+        x, out = torch.randn(8), torch.empty(1)
+        probe.calling_kernel[(1,)](x, out, calls, BLOCK=8)
+        assert_close(out, calls * x.double().sum(0, keepdim=True), dtype=torch.float32)
+        assert vars(probe.tl) == before
+        counts.append(len(looked_at))
+    assert counts[1] == counts[2] > 0, "after what the first has left"
+    with pytest.raises(module.InterpreterError):
+        probe.calling_kernel[(1,)](x, out, None, BLOCK=8)
+    assert vars(probe.tl) == before, "also where the kernel fails"
+
+
 def test_every_probe_is_right_with_the_patch(probe):
     assert [name for name, right in probe.PROBES.items() if not right()] == []
 

@@ -11,7 +11,8 @@ The interpreter keeps bf16 and fp8 values as raw integers in numpy arrays and fo
 * NaN and inf of fp8 become numbers.
 
 The patch decodes bf16 and fp8 operands, runs the interpreter's own operation in float32 and rounds the answer once,
-to nearest even. Casts equal torch's on every input (number_formats.py says what happens out of range).
+to nearest even. Casts equal torch's on every input (number_formats.py says what happens out of range). It also saves
+what the interpreter does over and over (interpreter_speed.py).
 
 It is for the whole process and put in place when a backend is first asked whether it can run in the interpreter
 (`turbo_core.why_no_triton`), never at import. `install` checks that the interpreter's inside is what it knows and that
@@ -28,6 +29,8 @@ import os
 import threading
 from types import ModuleType
 from typing import Any
+
+from turbo_core.interpreter_speed import replacements
 
 __all__ = ["VARIABLE", "InterpreterPatchError", "install", "requested", "why_not"]
 
@@ -209,6 +212,8 @@ class _Patch:
             originals.append((owner, name, getattr(owner, name)))
             setattr(owner, name, function)
 
+        for name, function in replacements(self.module, self.tl).items():
+            replace(self.module, name, function)
         replace(self.module, "_convert_float", convert_float)
         replace(builder, "cast_impl", cast_impl)
         replace(builder, "create_dot", create_dot)

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from turbo_core import arch_facts, launch  # noqa: E402
 from turbo_core.bounded import BoundedDict  # noqa: E402
-from turbo_core.launch import ALL, Launch, fits_buffers, power_of_two, without_buffers  # noqa: E402
+from turbo_core.launch import ALL, Launch, Signature, fits_buffers, power_of_two, without_buffers  # noqa: E402
 
 
 def test_positions_are_the_kernels():
@@ -246,6 +246,19 @@ def test_what_triton_does_not_tell_apart_is_one_compilation(started, like):
     for arguments in (given, {**given, **like}):
         started(kernel, (1,), arguments, {})
     assert len(kernel.compiled) == 1
+
+
+def test_a_kernel_says_which_integers_it_is_not_compiled_anew_for(started):
+    """As declared, by a compiled function or an interpreted one; 32 and 64 bits are still told apart."""
+    for declared in (dict(do_not_specialize=["n"]), dict(kwargs=dict(do_not_specialize=["n"]))):
+        kernel = _Kernel()
+        vars(kernel).update(declared)
+        values = [1, 0, 16, 17, 2**31 - 1, 2**31, 2**31 + 1]
+        for value in values:
+            started(kernel, (1,), dict(n=value, scale=1), {})
+        assert [len(compiled.started) for compiled in kernel.compiled] == [4, 1]
+        found = {str(Launch(kernel, (1,), dict(n=value), {}).signature()) for value in values}
+        assert found == {str(Signature({"n": kind}, {}, {})) for kind in ("i32", "i64")}
 
 
 def test_devices_kernels_and_unbuffered_tensors_are_told_apart(started, monkeypatch):

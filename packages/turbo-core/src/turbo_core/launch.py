@@ -135,25 +135,38 @@ class Launch:
     def _specialisation(self) -> tuple[Any, ...]:
         """What decides, for this kernel, which compilation Triton takes."""
         constants = tuple(self.constants.values())
+        plain = self._unspecialised()
         return (
-            *map(_specialise, self.arguments.values()), constants, tuple(map(type, constants)),
+            *(_range(value) if name in plain else _specialise(value) for name, value in self.arguments.items()),
+            constants, tuple(map(type, constants)),
             tuple(self.constants), tuple(self.arguments), tuple(self.options.items()), self.unbuffered
         )  # fmt: skip
+
+    def _unspecialised(self) -> tuple[str, ...]:
+        """Names of the integers that the kernel says not to specialise on (``do_not_specialize``)."""
+        kernel = self.kernel  # an interpreted one keeps what it was declared with
+        declared = getattr(kernel, "do_not_specialize", None) or getattr(kernel, "kwargs", {}).get("do_not_specialize")
+        return tuple(declared or ())
 
     def signature(self) -> Signature:
         """The specialisation that `run` would compile for an AMD target.
 
-        1 is a constant, and the compiler is told of multiples of 16 and of tensors that buffer instructions reach.
+        1 is a constant, and the compiler is told of multiples of 16 and of tensors that buffer instructions reach; of
+        integers that the kernel says not to specialise on, neither.
         """
         torch = require_torch()
         types: dict[str, str] = {}
         constants: dict[str, Any] = {}
         attributes: dict[tuple[int, ...], list[list[Any]]] = {}
         given = {**self.arguments, **self.constants}
+        plain = self._unspecialised()
         for position, name in enumerate(self.kernel.arg_names):
             if name not in given:
                 continue  # a constant that the kernel has a default for
             value = given[name]
+            if name in plain:
+                types[name] = "i32" if _range(value)[0] else "i64"
+                continue
             if name in self.constants or value is None or (isinstance(value, int) and value == 1):
                 types[name], constants[name] = "constexpr", value
                 continue
@@ -163,7 +176,7 @@ class Launch:
             elif isinstance(value, float):
                 types[name], divisible = "fp32", False
             else:
-                types[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+                types[name] = "i32" if _range(value)[0] else "i64"
                 divisible = value % 16 == 0
             known: list[list[Any]] = [["tt.divisibility", 16]] if divisible else []
             if isinstance(value, torch.Tensor) and fits_buffers(value) and not _names(self.unbuffered, name):
@@ -244,10 +257,15 @@ def _specialise(value: Any) -> Any:
     if isinstance(value, bool) or value is None or isinstance(value, float):
         return type(value)
     if isinstance(value, int):
-        return value if value == 1 else (value % 16 == 0, -(2**31) <= value < 2**31, value >= 2**63)
+        return value if value == 1 else (value % 16 == 0, *_range(value))
     if hasattr(value, "block_shape"):  # a tensor descriptor
         return (value.base.dtype, tuple(value.block_shape), value.padding)
     return (value.dtype, value.data_ptr() % 16 == 0, fits_buffers(value))
+
+
+def _range(value: int) -> tuple[bool, bool]:
+    """Which type an integer gets: 32 or 64 bits, signed or not."""
+    return -(2**31) <= value < 2**31, value >= 2**63
 
 
 def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:

@@ -19,7 +19,8 @@ from turbo_gemm.pytorch.kernels.gemm_impl import GemmDispatcher
 from turbo_gemm.pytorch.ops.gemm_checks import check_gemm, check_main_grad
 from turbo_gemm.pytorch.ops.gemm_gradients import dgrad_call, wgrad_call
 from turbo_gemm.pytorch.ops.gemm_library import gemm_op
-from turbo_gemm.pytorch.ops.main_grad import gemm_into_main_grad, into_main_grad
+from turbo_gemm.pytorch.ops.gemm_main_grad import GemmIntoMainGrad
+from turbo_gemm.pytorch.ops.main_grad import into_main_grad, product_into_main_grad
 from turbo_gemm.pytorch.ops.sharding import gemm_rules
 
 __all__ = ["GEMM", "gemm"]
@@ -75,7 +76,8 @@ def gemm(
     if not into_main_grad("gemm", b, fuse_bgrad_accum_pattern):
         c: torch.Tensor = gemm_op(GemmCall(a, b.to(dtype_b), bias, trans_a, trans_b, out_dtype))
         return c
-    c = gemm_into_main_grad(a, b.detach().to(dtype_b), b, bias, trans_a, trans_b, out_dtype)
+    product = GemmIntoMainGrad(trans_a, trans_b, out_dtype)
+    c = product_into_main_grad(product, a, b.detach().to(dtype_b), b, bias)
     # said here, not in the backward, which a compiler traces as a function without side effects on attributes
     b.grad_added_to_main_grad = True  # type: ignore[attr-defined]
     return c

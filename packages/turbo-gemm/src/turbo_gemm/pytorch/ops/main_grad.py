@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Weight gradients that a GEMM adds to ``weight.main_grad``, and when it may.
+"""Weight gradients that a product, dense or of groups, adds to ``weight.main_grad``, and when it may.
 
 The addition is a side effect of a node's backward, so that node must know whether the weight takes part in this
 backward: ``torch.autograd.grad(y, x)`` runs it for x alone. Autograd answers that of a node behind it, but not of a
@@ -8,17 +8,17 @@ leaf; so the weight goes in as a view of itself, and the view's node is asked.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from turbo_core import UnsupportedError
 from turbo_core.library import under_transforms
-from turbo_gemm.calls import GemmCall
-from turbo_gemm.pytorch.ops.gemm_gradients import bias_gradient, dgrad_call, gradient_operand, wgrad_call
-from turbo_gemm.pytorch.ops.gemm_library import gemm_accumulate, gemm_op
 
-__all__ = ["Owner", "gemm_into_main_grad", "into_main_grad", "weight_takes_part"]
+__all__ = ["Dtypes", "FusedProduct", "Owner", "into_main_grad", "product_into_main_grad", "weight_takes_part"]
+
+Dtypes = tuple[torch.dtype, torch.dtype, Any]  # of a, b and bias; the last None without one
 
 
 class Owner(NamedTuple):
@@ -49,8 +49,31 @@ def weight_takes_part(ctx: Any, index: int) -> bool:
     return torch._C._will_engine_execute_node(ctx.next_functions[index][0])
 
 
-class _GemmIntoMainGrad(torch.autograd.Function):
-    """gemm of a and b, where b holds the values of the weight in the dtype of the product.
+class FusedProduct(Protocol):
+    """How a product of a and a weight is computed and differentiated. It has no tensors of its own.
+
+    ``others`` are the tensors that it reads besides a, b and bias, which have no gradients; each may be None.
+    """
+
+    @property
+    def multiply(self) -> Callable[..., torch.Tensor]:
+        """(a, b, bias, *others) -> C."""
+
+    @property
+    def grad_a(self) -> Callable[..., torch.Tensor]:
+        """(dC, b, dtypes, weight, *others) -> dA; with a weight, whose values b has, by `product_into_main_grad`."""
+
+    @property
+    def accumulate(self) -> Callable[..., None]:
+        """(dC, a, dtypes, out, *others): adds dB to ``out``."""
+
+    @property
+    def grad_bias(self) -> Callable[..., torch.Tensor]:
+        """(dC, dtypes, *others) -> the gradient of the bias."""
+
+
+class _IntoMainGrad(torch.autograd.Function):
+    """A product of a and b, where b holds the values of the weight in the dtype of the product.
 
     The weight is an attribute of ctx: saved tensors are checked for writes since the forward, and ``main_grad`` is
     written by other micro-batches in between. b is saved, and so checked, where a's gradient reads it.
@@ -64,56 +87,45 @@ class _GemmIntoMainGrad(torch.autograd.Function):
         view: torch.Tensor,
         bias: torch.Tensor | None,
         owner: Owner,
-        trans_a: bool,
-        trans_b: bool,
-        out_dtype: torch.dtype,
-        role: str,
+        product: FusedProduct,
+        *others: torch.Tensor | None,
     ) -> torch.Tensor:
-        ctx.save_for_backward(a, b if ctx.needs_input_grad[0] else None)
-        ctx.weight, ctx.trans_a, ctx.trans_b = owner.weight, trans_a, trans_b
+        ctx.save_for_backward(a, b if ctx.needs_input_grad[0] else None, *others)
+        ctx.weight, ctx.product = owner.weight, product
         ctx.dtypes = a.dtype, b.dtype, None if bias is None else bias.dtype
-        c: torch.Tensor = gemm_op(GemmCall(a, b, bias, trans_a, trans_b, out_dtype, None, role))
-        return c
+        return product.multiply(a, b, bias, *others)
 
     @staticmethod
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
-        a, b = ctx.saved_tensors
-        weight, trans_a, trans_b = ctx.weight, ctx.trans_a, ctx.trans_b
-        dtype_a, dtype_b, bias_dtype = ctx.dtypes
+        a, b, *others = ctx.saved_tensors
+        weight, product, dtypes = ctx.weight, ctx.product, ctx.dtypes
         grad_a = grad_view = grad_bias = None
-        operand = gradient_operand(grad_out, dtype_a, dtype_b)
         if ctx.needs_input_grad[0]:
-            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                # dA = dC op(b)^T is itself a product of the weight, whose gradient goes the same way
-                grad_a = gemm_into_main_grad(operand, b, weight, None, False, not trans_b, dtype_a, "dgrad")
-                grad_a = grad_a.t() if trans_a else grad_a
-            else:
-                grad_a = gemm_op(dgrad_call(operand, b, trans_a, trans_b, dtype_a))
+            # dA is itself a product of the weight, whose gradient goes the same way
+            again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+            grad_a = product.grad_a(grad_out, b, dtypes, weight if again else None, *others)
         if weight_takes_part(ctx, 2):
-            out = weight.main_grad
             with torch.no_grad():
-                gemm_accumulate(wgrad_call(operand.detach(), a.detach(), trans_a, trans_b, out.dtype, out))
+                product.accumulate(grad_out.detach(), a.detach(), dtypes, weight.main_grad, *others)
             # hooks on the parameter run only if it gets a gradient; zeros, so that who adds it up adds nothing
             grad_view = torch.zeros_like(weight)
         if ctx.needs_input_grad[3]:
-            grad_bias = bias_gradient(grad_out, bias_dtype)
-        return grad_a, None, grad_view, grad_bias, *(None,) * 5
+            grad_bias = product.grad_bias(grad_out, dtypes, *others)
+        return grad_a, None, grad_view, grad_bias, None, None, *(None for _ in others)
 
 
-def gemm_into_main_grad(
+def product_into_main_grad(
+    product: FusedProduct,
     a: torch.Tensor,
     b: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    trans_a: bool,
-    trans_b: bool,
-    out_dtype: torch.dtype,
-    role: str = "forward",
+    *others: torch.Tensor | None,
 ) -> torch.Tensor:
-    """op(a) op(b) + bias, where b [K,N] or [N,K] is ``weight``, detached, in the dtype of the product.
+    """``product`` of a and b, where b is ``weight``, detached, in the dtype of the product.
 
     The gradient of the weight is added to ``weight.main_grad``; autograd gets zeros for it.
     """
     view = weight.view_as(weight)
-    c: torch.Tensor = _GemmIntoMainGrad.apply(a, b, view, bias, Owner(weight), trans_a, trans_b, out_dtype, role)
+    c: torch.Tensor = _IntoMainGrad.apply(a, b, view, bias, Owner(weight), product, *others)
     return c

@@ -2,6 +2,20 @@
 """What other wheels build on, besides the names of `turbo_gemm` itself. Imported lazily.
 
 - `multiply_payloads`: a product of operands that are quantised already, payloads and scales, in any granularity.
+
+Stages of the Triton kernels, for kernels of other wheels:
+
+- `tile_of_program`, `grouped_order`: the order in which programs take tiles, over XCDs and for L2.
+- `block_pointers`, `load_block`: a block of a matrix in memory, any strides, with or without edges; `both_negative`: a
+  mask of rows and columns; `NARROW_BYTES`: how far a block may reach with 32-bit offsets, `is_wide`: whether it does.
+- `add_bias`, `store_tile`: the epilogue.
+
+Tiles:
+
+- `Tile`: a row of a table; `efficiency`, `tile_cost`: the model that rows are chosen by; `lds_bytes`: what one needs.
+- `MAX_REGULAR_STRIDE`: the longest rows, in elements, of tensors that rows of a table may ask to be regular.
+- `group_rows`: rows of tiles that are walked together; `table_target`: the device's name in tables.
+- `GemmRecord`, `record_of`: a launch as the audit takes it.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +24,66 @@ from turbo_core.lazy import attach
 
 if TYPE_CHECKING:
     from turbo_gemm.pytorch.ops.payload_product import multiply_payloads
+    from turbo_gemm.triton.gemm_fp8_audit import GemmRecord, record_of
+    from turbo_gemm.triton.gemm_kernel import (
+        NARROW_BYTES,
+        add_bias,
+        block_pointers,
+        both_negative,
+        grouped_order,
+        load_block,
+        store_tile,
+        tile_of_program,
+    )
+    from turbo_gemm.triton.gemm_launch import MAX_REGULAR_STRIDE, is_wide
+    from turbo_gemm.triton.gemm_tiles import Tile, efficiency, group_rows, lds_bytes, table_target, tile_cost
 
-__all__ = ["multiply_payloads"]
+_KERNEL, _LAUNCH, _TILES = (f"turbo_gemm.triton.gemm_{part}" for part in ("kernel", "launch", "tiles"))
+_AUDIT = "turbo_gemm.triton.gemm_fp8_audit"
 
-__getattr__, __dir__ = attach(__name__, {"multiply_payloads": "turbo_gemm.pytorch.ops.payload_product"})
+__all__ = [
+    "MAX_REGULAR_STRIDE",
+    "NARROW_BYTES",
+    "GemmRecord",
+    "Tile",
+    "add_bias",
+    "block_pointers",
+    "both_negative",
+    "efficiency",
+    "group_rows",
+    "grouped_order",
+    "is_wide",
+    "lds_bytes",
+    "load_block",
+    "multiply_payloads",
+    "record_of",
+    "store_tile",
+    "table_target",
+    "tile_cost",
+    "tile_of_program",
+]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "multiply_payloads": "turbo_gemm.pytorch.ops.payload_product",
+        "NARROW_BYTES": _KERNEL,
+        "add_bias": _KERNEL,
+        "block_pointers": _KERNEL,
+        "both_negative": _KERNEL,
+        "grouped_order": _KERNEL,
+        "load_block": _KERNEL,
+        "store_tile": _KERNEL,
+        "tile_of_program": _KERNEL,
+        "MAX_REGULAR_STRIDE": _LAUNCH,
+        "is_wide": _LAUNCH,
+        "Tile": _TILES,
+        "efficiency": _TILES,
+        "group_rows": _TILES,
+        "lds_bytes": _TILES,
+        "table_target": _TILES,
+        "tile_cost": _TILES,
+        "GemmRecord": _AUDIT,
+        "record_of": _AUDIT,
+    },
+)

@@ -17,24 +17,37 @@ NARROW_BYTES: tl.constexpr = tl.constexpr(2**30)  # two dimensions of a block to
 
 
 @triton.jit
-def tile_position(tile, num_tiles, tiles_m, tiles_n, GROUP_M: tl.constexpr, XCDS: tl.constexpr):
-    """(row, column) of the tile that this program takes as number `tile` of the launch.
+def tile_of_program(tile, num_tiles, XCDS: tl.constexpr):
+    """The tile, in the order of `grouped_order`, that this program takes as number `tile` of the launch.
 
     Programs walk `tile = program, program + programs, ...`, so the tiles [w * programs, (w + 1) * programs) are one
-    wave. Within a wave neighbouring tiles, which share rows of A or columns of B, go to one XCD (`xcd_order`); then the
-    grouped order: GROUP_M rows of tiles are walked column by column, so that a wave covers a near-square patch of C and
-    its A and B panels stay in L2.
+    wave. Within a wave neighbouring tiles, which share rows of A or columns of B, go to one XCD (`xcd_order`).
     """
     if XCDS > 1:
         program = tl.program_id(0)
         wave_start = tile - program
         wave_size = tl.minimum(num_tiles - wave_start, tl.num_programs(0))
         tile = wave_start + xcd_order(program, wave_size, XCDS)
+    return tile
+
+
+@triton.jit
+def grouped_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
+    """(row, column) of a tile: GROUP_M rows of tiles are walked column by column.
+
+    So a wave covers a near-square patch of C, and its A and B panels stay in L2.
+    """
     tiles_per_group = GROUP_M * tiles_n
     first_m = (tile // tiles_per_group) * GROUP_M
     rows = tl.minimum(tiles_m - first_m, GROUP_M)
     within = tile % tiles_per_group
     return first_m + within % rows, within // rows
+
+
+@triton.jit
+def tile_position(tile, num_tiles, tiles_m, tiles_n, GROUP_M: tl.constexpr, XCDS: tl.constexpr):
+    """(row, column) of the tile that this program takes as number `tile` of the launch."""
+    return grouped_order(tile_of_program(tile, num_tiles, XCDS), tiles_m, tiles_n, GROUP_M)
 
 
 @triton.jit
@@ -90,14 +103,20 @@ def load_block(
 
 
 @triton.jit
+def add_bias(acc, bias, col0, N, stride_bias, C: tl.constexpr):
+    """acc [R, C] + bias [N] from column col0 on, in float32; zeros past the last column."""
+    n = col0 + tl.arange(0, C)
+    return acc + tl.load(bias + n.to(tl.int64) * stride_bias, mask=n < N, other=0.0).to(tl.float32)[None, :]
+
+
+@triton.jit
 def finish_block(
     acc, c, bias, zero, row0, col0, M, N, stride_cm, stride_cn, stride_bias, R: tl.constexpr, C: tl.constexpr,
     ACCUMULATE: tl.constexpr, DESC_C: tl.constexpr, MASK_MN: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
     """Add bias and the old C in float32, round once, store the [R, C] block at (row0, col0)."""
     if bias is not None:
-        n = col0 + tl.arange(0, C)
-        acc += tl.load(bias + n.to(tl.int64) * stride_bias, mask=n < N, other=0.0).to(tl.float32)[None, :]
+        acc = add_bias(acc, bias, col0, N, stride_bias, C)
     if DESC_C:
         c.store([row0, col0], acc.to(c.dtype))
     else:

@@ -9,6 +9,13 @@ Stages of the Triton kernels, for kernels of other wheels:
 - `block_pointers`, `load_block`: a block of a matrix in memory, any strides, with or without edges; `both_negative`: a
   mask of rows and columns; `NARROW_BYTES`: how far a block may reach with 32-bit offsets, `is_wide`: whether it does.
 - `add_bias`, `store_tile`: the epilogue.
+- `sum_fp8`, `sum_fp8_blocks`, `sum_mx`: the main loops of quantised operands; `load_scales`: scales of their epilogue.
+
+Their launches:
+
+- `pack_rows`, `pack_scales`: operands and scales as the main loops read them; `row_stride`: of packed rows.
+- `FP8_TABLE`, `fp8_lds_bytes`, `MAX_K_OF_14_BITS`: the rows of quantised operands, and what they need.
+- `mx_format`: the name of an MX payload's format.
 
 Tiles:
 
@@ -23,8 +30,12 @@ from typing import TYPE_CHECKING
 from turbo_core.lazy import attach
 
 if TYPE_CHECKING:
+    from turbo_gemm.calls import mx_format
     from turbo_gemm.pytorch.ops.payload_product import multiply_payloads
     from turbo_gemm.triton.gemm_fp8_audit import GemmRecord, record_of
+    from turbo_gemm.triton.gemm_fp8_block_kernel import sum_fp8_blocks
+    from turbo_gemm.triton.gemm_fp8_kernel import load_scales, sum_fp8
+    from turbo_gemm.triton.gemm_fp8_tiles import FP8_TABLE, MAX_K_OF_14_BITS, fp8_lds_bytes
     from turbo_gemm.triton.gemm_kernel import (
         NARROW_BYTES,
         add_bias,
@@ -35,13 +46,16 @@ if TYPE_CHECKING:
         store_tile,
         tile_of_program,
     )
-    from turbo_gemm.triton.gemm_launch import MAX_REGULAR_STRIDE, is_wide
+    from turbo_gemm.triton.gemm_launch import MAX_REGULAR_STRIDE, is_wide, pack_rows, pack_scales, row_stride
+    from turbo_gemm.triton.gemm_mx_kernel import sum_mx
     from turbo_gemm.triton.gemm_tiles import Tile, efficiency, group_rows, lds_bytes, table_target, tile_cost
 
 _KERNEL, _LAUNCH, _TILES = (f"turbo_gemm.triton.gemm_{part}" for part in ("kernel", "launch", "tiles"))
-_AUDIT = "turbo_gemm.triton.gemm_fp8_audit"
+_FP8, _AUDIT = (f"turbo_gemm.triton.gemm_fp8_{part}" for part in ("tiles", "audit"))
 
 __all__ = [
+    "FP8_TABLE",
+    "MAX_K_OF_14_BITS",
     "MAX_REGULAR_STRIDE",
     "NARROW_BYTES",
     "GemmRecord",
@@ -50,14 +64,23 @@ __all__ = [
     "block_pointers",
     "both_negative",
     "efficiency",
+    "fp8_lds_bytes",
     "group_rows",
     "grouped_order",
     "is_wide",
     "lds_bytes",
     "load_block",
+    "load_scales",
     "multiply_payloads",
+    "mx_format",
+    "pack_rows",
+    "pack_scales",
     "record_of",
+    "row_stride",
     "store_tile",
+    "sum_fp8",
+    "sum_fp8_blocks",
+    "sum_mx",
     "table_target",
     "tile_cost",
     "tile_of_program",
@@ -67,6 +90,14 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "multiply_payloads": "turbo_gemm.pytorch.ops.payload_product",
+        "mx_format": "turbo_gemm.calls",
+        "FP8_TABLE": _FP8,
+        "MAX_K_OF_14_BITS": _FP8,
+        "fp8_lds_bytes": _FP8,
+        "load_scales": "turbo_gemm.triton.gemm_fp8_kernel",
+        "sum_fp8": "turbo_gemm.triton.gemm_fp8_kernel",
+        "sum_fp8_blocks": "turbo_gemm.triton.gemm_fp8_block_kernel",
+        "sum_mx": "turbo_gemm.triton.gemm_mx_kernel",
         "NARROW_BYTES": _KERNEL,
         "add_bias": _KERNEL,
         "block_pointers": _KERNEL,
@@ -77,6 +108,9 @@ __getattr__, __dir__ = attach(
         "tile_of_program": _KERNEL,
         "MAX_REGULAR_STRIDE": _LAUNCH,
         "is_wide": _LAUNCH,
+        "pack_rows": _LAUNCH,
+        "pack_scales": _LAUNCH,
+        "row_stride": _LAUNCH,
         "Tile": _TILES,
         "efficiency": _TILES,
         "group_rows": _TILES,

@@ -11,12 +11,15 @@ from turbo_gemm.triton.gemm_kernel import NARROW_BYTES, store_tile, tile_positio
 
 
 @triton.jit
-def load_scales(base, first, count, stride, R: tl.constexpr, SHARED: tl.constexpr, MASK: tl.constexpr):
+def load_scales(base, first, count, stride, R: tl.constexpr, SHARED: tl.constexpr, MASK: tl.constexpr, rows=None):
     """Scales of R rows from `first`: one scalar when all of them share it, else [R]; zeros past the last row.
 
     Each SHARED consecutive rows of the matrix have one scale, `stride` elements after the one before.
+    rows: [R] int64, which rows they are, each with a scale of its own, in place of those from `first`; or None.
     """
-    if SHARED % R == 0:
+    if rows is not None:
+        scales = tl.load(base + rows * stride)
+    elif SHARED % R == 0:
         scales = tl.load(base + (first // SHARED).to(tl.int64) * stride)
     else:
         row = first + tl.arange(0, R)
@@ -31,18 +34,21 @@ def load_scales(base, first, count, stride, R: tl.constexpr, SHARED: tl.constexp
 @triton.jit
 def load_rows(
     base, rows_left, k_left, stride, R: tl.constexpr, K: tl.constexpr, T: tl.constexpr, EDGE_R: tl.constexpr,
-    MASK_K: tl.constexpr, WIDE: tl.constexpr
+    MASK_K: tl.constexpr, WIDE: tl.constexpr, rows=None
 ):  # fmt: skip
     """The [R, K] block with corner `base` of rows with unit stride, as [K, R] when T; zeros from k_left on.
 
     Past the last row that row is read again, in place of a mask: what it gives is never stored, and a mask that varies
     along both dimensions would break 16-byte loads up into bytes.
+    rows: [R] int64, which rows they are, in place of the first R, and none past the last; or None.
     """
     r = tl.arange(0, R)
     k = tl.arange(0, K)
-    if EDGE_R:
+    if rows is not None:
+        r = rows
+    elif EDGE_R:
         r = tl.minimum(r, rows_left - 1)
-    if WIDE:
+    if rows is not None or WIDE:
         r = r.to(tl.int64)
     else:
         tl.assume(stride >= 0)
@@ -63,19 +69,57 @@ def load_rows(
 @triton.jit
 def load_pair(
     a, b, a_corner, b_corner, row0, col0, k0, M, N, k_end, stride_am, stride_bn, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, DESC_AB: tl.constexpr, EDGES: tl.constexpr, MASK_K: tl.constexpr,
-    WIDE: tl.constexpr
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, DESC_AB: tl.constexpr, EDGE_M: tl.constexpr, EDGE_N: tl.constexpr,
+    MASK_K: tl.constexpr, WIDE: tl.constexpr, rows=None
 ):  # fmt: skip
-    """Blocks [BLOCK_M, BLOCK_K] of A and [BLOCK_K, BLOCK_N] of B at (row0, k0) and (k0, col0), zeros from k_end on."""
+    """Blocks [BLOCK_M, BLOCK_K] of A and [BLOCK_K, BLOCK_N] of B at (row0, k0) and (k0, col0), zeros from k_end on.
+
+    rows: see `load_rows`, of A; `a_corner` is then that of all of A.
+    """
     if DESC_AB:
         a_block = a.load([row0, k0])
         b_block = b.load([col0, k0]).T
     else:
         a_block = load_rows(
-            a_corner + k0, M - row0, k_end - k0, stride_am, BLOCK_M, BLOCK_K, False, EDGES, MASK_K, WIDE
+            a_corner + k0, M - row0, k_end - k0, stride_am, BLOCK_M, BLOCK_K, False, EDGE_M, MASK_K, WIDE, rows
         )
-        b_block = load_rows(b_corner + k0, N - col0, k_end - k0, stride_bn, BLOCK_N, BLOCK_K, True, EDGES, MASK_K, WIDE)
+        b_block = load_rows(
+            b_corner + k0, N - col0, k_end - k0, stride_bn, BLOCK_N, BLOCK_K, True, EDGE_N, MASK_K, WIDE
+        )
     return a_block, b_block
+
+
+@triton.jit
+def row_corner(x, row0, stride, rows=None):
+    """Where row `row0` of x begins; x itself when `rows` says which rows are meant."""
+    if rows is None:
+        x = x + row0.to(tl.int64) * stride
+    return x
+
+
+@triton.jit
+def sum_fp8(
+    a, b, row0, col0, M, N, first, K, stride_am, stride_bn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, PROMOTE: tl.constexpr, DESC_AB: tl.constexpr, EDGE_M: tl.constexpr, EDGE_N: tl.constexpr,
+    MASK_K: tl.constexpr, WIDE: tl.constexpr, rows=None
+):  # fmt: skip
+    """sum_k A[m, k] B[k, n] of the tile at (row0, col0): the main loop of `gemm_fp8_kernel`.
+
+    The K of the sum are the columns from `first` on of A and of B transposed. rows: see `load_pair`.
+    """
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    a_corner = None
+    b_corner = None
+    if not DESC_AB:
+        a_corner = row_corner(a, row0, stride_am, rows)
+        b_corner = row_corner(b, col0, stride_bn)
+    for step in range(tl.cdiv(K, BLOCK_K)):
+        a_block, b_block = load_pair(
+            a, b, a_corner, b_corner, row0, col0, first + step * BLOCK_K, M, N, first + K, stride_am, stride_bn,
+            BLOCK_M, BLOCK_N, BLOCK_K, DESC_AB, EDGE_M, EDGE_N, MASK_K, WIDE, rows
+        )  # fmt: skip
+        acc = tl.dot(a_block, b_block, acc, max_num_imprecise_acc=PROMOTE)
+    return acc
 
 
 @triton.jit
@@ -115,18 +159,10 @@ def gemm_fp8_kernel(
         tile_m, tile_n = tile_position(tile, num_tiles, tiles_m, tiles_n, GROUP_M, XCDS)
         row0 = tile_m * BLOCK_M
         col0 = tile_n * BLOCK_N
-        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        a_corner = None
-        b_corner = None
-        if not DESC_AB:
-            a_corner = a + row0.to(tl.int64) * stride_am
-            b_corner = b + col0.to(tl.int64) * stride_bn
-        for step in range(tl.cdiv(K, BLOCK_K)):
-            a_block, b_block = load_pair(
-                a, b, a_corner, b_corner, row0, col0, step * BLOCK_K, M, N, K, stride_am, stride_bn, BLOCK_M, BLOCK_N,
-                BLOCK_K, DESC_AB, EDGES, MASK_K, WIDE
-            )  # fmt: skip
-            acc = tl.dot(a_block, b_block, acc, max_num_imprecise_acc=PROMOTE)
+        acc = sum_fp8(
+            a, b, row0, col0, M, N, 0, K, stride_am, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PROMOTE, DESC_AB, EDGES,
+            EDGES, MASK_K, WIDE
+        )  # fmt: skip
 
         done += programs
         tile_m, tile_n = tile_position(done, num_tiles, tiles_m, tiles_n, GROUP_M, XCDS)

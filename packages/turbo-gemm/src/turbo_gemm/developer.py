@@ -3,6 +3,13 @@
 
 - `multiply_payloads`: a product of operands that are quantised already, payloads and scales, in any granularity.
 
+Of the ops:
+
+- `DTYPES`: what 16- and 32-bit operands may be; `gradient_operand`: a gradient of C as products of it read it.
+- `into_main_grad`, `check_main_grad`: whether a call's weight gradient goes into ``main_grad``, and may;
+  `product_into_main_grad`: a product that adds it there.
+- `gemm_reference`: the float32 product; `BLAS_REACH`: how many elements a BLAS is trusted with.
+
 Stages of the Triton kernels, for kernels of other wheels:
 
 - `tile_of_program`, `grouped_order`: the order in which programs take tiles, over XCDs and for L2.
@@ -31,6 +38,11 @@ from turbo_core.lazy import attach
 
 if TYPE_CHECKING:
     from turbo_gemm.calls import mx_format
+    from turbo_gemm.pytorch.kernels.blas_settings import BLAS_REACH
+    from turbo_gemm.pytorch.kernels.gemm_reference import gemm_reference
+    from turbo_gemm.pytorch.ops.gemm_checks import DTYPES, check_main_grad
+    from turbo_gemm.pytorch.ops.gemm_gradients import gradient_operand
+    from turbo_gemm.pytorch.ops.main_grad import into_main_grad, product_into_main_grad
     from turbo_gemm.pytorch.ops.payload_product import multiply_payloads
     from turbo_gemm.triton.gemm_fp8_audit import GemmRecord, record_of
     from turbo_gemm.triton.gemm_fp8_block_kernel import sum_fp8_blocks
@@ -54,6 +66,13 @@ _KERNEL, _LAUNCH, _TILES = (f"turbo_gemm.triton.gemm_{part}" for part in ("kerne
 _FP8, _AUDIT = (f"turbo_gemm.triton.gemm_fp8_{part}" for part in ("tiles", "audit"))
 
 __all__ = [
+    "BLAS_REACH",
+    "gemm_reference",
+    "DTYPES",
+    "check_main_grad",
+    "gradient_operand",
+    "into_main_grad",
+    "product_into_main_grad",
     "FP8_TABLE",
     "MAX_K_OF_14_BITS",
     "MAX_REGULAR_STRIDE",
@@ -91,6 +110,13 @@ __getattr__, __dir__ = attach(
     {
         "multiply_payloads": "turbo_gemm.pytorch.ops.payload_product",
         "mx_format": "turbo_gemm.calls",
+        "BLAS_REACH": "turbo_gemm.pytorch.kernels.blas_settings",
+        "gemm_reference": "turbo_gemm.pytorch.kernels.gemm_reference",
+        "DTYPES": "turbo_gemm.pytorch.ops.gemm_checks",
+        "check_main_grad": "turbo_gemm.pytorch.ops.gemm_checks",
+        "gradient_operand": "turbo_gemm.pytorch.ops.gemm_gradients",
+        "into_main_grad": "turbo_gemm.pytorch.ops.main_grad",
+        "product_into_main_grad": "turbo_gemm.pytorch.ops.main_grad",
         "FP8_TABLE": _FP8,
         "MAX_K_OF_14_BITS": _FP8,
         "fp8_lds_bytes": _FP8,

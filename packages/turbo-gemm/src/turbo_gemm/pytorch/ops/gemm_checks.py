@@ -9,7 +9,7 @@ import torch
 
 from turbo_core import UnsupportedError
 
-__all__ = ["check_gemm", "check_main_grad", "check_matrix"]
+__all__ = ["DTYPES", "check_gemm", "check_main_grad", "check_matrix"]
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _ACCEPTED = ", ".join(map(str, DTYPES))

@@ -8,6 +8,9 @@ Of the ops:
 - `DTYPES`: what 16- and 32-bit operands may be; `gradient_operand`: a gradient of C as products of it read it.
 - `into_main_grad`, `check_main_grad`: whether a call's weight gradient goes into ``main_grad``, and may;
   `product_into_main_grad`: a product that adds it there.
+- `Scheme`, `mx_direction`: how operands are quantised by a config; `quantize_batch`, with `RowGroups`: quantises one.
+- `differentiable_product`, of a `Product` with `Rules`: a product of quantised operands, differentiable in the tensors
+  as they were; `dequantized`: such a tensor, of one that is quantised already; `as_pair`: any operand as a pair.
 - `gemm_reference`: the float32 product; `BLAS_REACH`: how many elements a BLAS is trusted with.
 
 Stages of the Triton kernels, for kernels of other wheels:
@@ -20,7 +23,8 @@ Stages of the Triton kernels, for kernels of other wheels:
 
 Their launches:
 
-- `pack_rows`, `pack_scales`: operands and scales as the main loops read them; `row_stride`: of packed rows.
+- `pack_rows`, `pack_scales`: operands and scales as the main loops read them; `row_stride`: of packed rows;
+  `descriptor`: of such a matrix, for targets that load through one.
 - `FP8_TABLE`, `fp8_lds_bytes`, `MAX_K_OF_14_BITS`: the rows of quantised operands, and what they need.
 - `mx_format`: the name of an MX payload's format.
 
@@ -41,9 +45,12 @@ if TYPE_CHECKING:
     from turbo_gemm.pytorch.kernels.blas_settings import BLAS_REACH
     from turbo_gemm.pytorch.kernels.gemm_reference import gemm_reference
     from turbo_gemm.pytorch.ops.gemm_checks import DTYPES, check_main_grad
+    from turbo_gemm.pytorch.ops.gemm_fp8_inputs import as_pair, dequantized
+    from turbo_gemm.pytorch.ops.gemm_fp8_quantize import RowGroups, Scheme, mx_direction, quantize_batch
     from turbo_gemm.pytorch.ops.gemm_gradients import gradient_operand
     from turbo_gemm.pytorch.ops.main_grad import into_main_grad, product_into_main_grad
     from turbo_gemm.pytorch.ops.payload_product import multiply_payloads
+    from turbo_gemm.pytorch.ops.quantised_product import Gradients, Product, Rules, differentiable_product
     from turbo_gemm.triton.gemm_fp8_audit import GemmRecord, record_of
     from turbo_gemm.triton.gemm_fp8_block_kernel import sum_fp8_blocks
     from turbo_gemm.triton.gemm_fp8_kernel import load_scales, sum_fp8
@@ -58,10 +65,19 @@ if TYPE_CHECKING:
         store_tile,
         tile_of_program,
     )
-    from turbo_gemm.triton.gemm_launch import MAX_REGULAR_STRIDE, is_wide, pack_rows, pack_scales, row_stride
+    from turbo_gemm.triton.gemm_launch import (
+        MAX_REGULAR_STRIDE,
+        descriptor,
+        is_wide,
+        pack_rows,
+        pack_scales,
+        row_stride,
+    )
     from turbo_gemm.triton.gemm_mx_kernel import sum_mx
     from turbo_gemm.triton.gemm_tiles import Tile, efficiency, group_rows, lds_bytes, table_target, tile_cost
 
+_INPUTS, _QUANTIZE = (f"turbo_gemm.pytorch.ops.gemm_fp8_{part}" for part in ("inputs", "quantize"))
+_PRODUCT = "turbo_gemm.pytorch.ops.quantised_product"
 _KERNEL, _LAUNCH, _TILES = (f"turbo_gemm.triton.gemm_{part}" for part in ("kernel", "launch", "tiles"))
 _FP8, _AUDIT = (f"turbo_gemm.triton.gemm_fp8_{part}" for part in ("tiles", "audit"))
 
@@ -69,7 +85,15 @@ __all__ = [
     "BLAS_REACH",
     "gemm_reference",
     "DTYPES",
+    "Gradients",
+    "Product",
+    "RowGroups",
+    "Rules",
+    "Scheme",
+    "as_pair",
     "check_main_grad",
+    "dequantized",
+    "differentiable_product",
     "gradient_operand",
     "into_main_grad",
     "product_into_main_grad",
@@ -82,6 +106,7 @@ __all__ = [
     "add_bias",
     "block_pointers",
     "both_negative",
+    "descriptor",
     "efficiency",
     "fp8_lds_bytes",
     "group_rows",
@@ -91,9 +116,11 @@ __all__ = [
     "load_block",
     "load_scales",
     "multiply_payloads",
+    "mx_direction",
     "mx_format",
     "pack_rows",
     "pack_scales",
+    "quantize_batch",
     "record_of",
     "row_stride",
     "store_tile",
@@ -110,6 +137,16 @@ __getattr__, __dir__ = attach(
     {
         "multiply_payloads": "turbo_gemm.pytorch.ops.payload_product",
         "mx_format": "turbo_gemm.calls",
+        "Gradients": _PRODUCT,
+        "Product": _PRODUCT,
+        "Rules": _PRODUCT,
+        "differentiable_product": _PRODUCT,
+        "RowGroups": _QUANTIZE,
+        "Scheme": _QUANTIZE,
+        "mx_direction": _QUANTIZE,
+        "quantize_batch": _QUANTIZE,
+        "as_pair": _INPUTS,
+        "dequantized": _INPUTS,
         "BLAS_REACH": "turbo_gemm.pytorch.kernels.blas_settings",
         "gemm_reference": "turbo_gemm.pytorch.kernels.gemm_reference",
         "DTYPES": "turbo_gemm.pytorch.ops.gemm_checks",
@@ -133,6 +170,7 @@ __getattr__, __dir__ = attach(
         "store_tile": _KERNEL,
         "tile_of_program": _KERNEL,
         "MAX_REGULAR_STRIDE": _LAUNCH,
+        "descriptor": _LAUNCH,
         "is_wide": _LAUNCH,
         "pack_rows": _LAUNCH,
         "pack_scales": _LAUNCH,

@@ -55,6 +55,24 @@ def measure(
     return {name: Measurement(statistics.median(values), len(values)) for name, values in times.items()}
 
 
+def host_microseconds(
+    functions: Mapping[str, Callable[[int], object]], device: torch.device, calls: int = 20
+) -> dict[str, float]:
+    """Median time until a call returns, by name; on a GPU its work may then still be to do. The device is idle before
+    each call, so that none waits for room in its queue."""
+    found = {}
+    for name, function in functions.items():
+        times = []
+        for number in range(calls):
+            _wait(device)
+            start = time.perf_counter()
+            function(number)
+            times.append(1e6 * (time.perf_counter() - start))
+        found[name] = statistics.median(times)
+    _wait(device)
+    return found
+
+
 def input_sets(bytes_per_set: int, cache_bytes: int, most: int = 16) -> int:
     """How many sets of inputs to rotate among, so that a call finds none of its inputs in the cache."""
     if bytes_per_set > 2 * cache_bytes:

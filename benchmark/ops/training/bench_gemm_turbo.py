@@ -24,6 +24,7 @@ from torch import Tensor  # noqa: E402
 from benchmark.common.machine import Machine, find_machine  # noqa: E402
 from benchmark.common.poison import poison  # noqa: E402
 from benchmark.common.results import format_table, gemm_tflops, geometric_mean, shard, write_csv  # noqa: E402
+from benchmark.common.sampling import one_of_each_stretch  # noqa: E402
 from benchmark.common.timing import Budget, Measurement, input_sets, measure  # noqa: E402
 from benchmark.ops.training.config import SMOKE_SHAPES, GemmShape, dense_gemm_shapes  # noqa: E402
 from benchmark.ops.training.quant_gemm import GRANULARITIES, QuantGemm  # noqa: E402
@@ -96,11 +97,8 @@ def make_inputs(shape: GemmShape, dtype: torch.dtype, machine: Machine) -> list[
 
 def sampled_rows(count: int, shape: GemmShape, device: torch.device) -> Tensor:
     """Rows to check, one at random out of each of `CHECKED_ROWS` equal stretches; all rows of small GEMMs."""
-    if count <= CHECKED_ROWS or 2 * shape.m * shape.n * shape.k <= EXHAUSTIVE_FLOPS:
-        return torch.arange(count, device=device)
-    edges = torch.linspace(0, count, CHECKED_ROWS + 1, device=device).long()
-    widths = edges[1:] - edges[:-1]
-    return edges[:-1] + (torch.rand(CHECKED_ROWS, device=device) * widths).long()
+    everything = 2 * shape.m * shape.n * shape.k <= EXHAUSTIVE_FLOPS
+    return one_of_each_stretch(count, count if everything else CHECKED_ROWS, device)
 
 
 def check(shape: GemmShape, inputs: Inputs, quant: QuantGemm | None = None) -> str | None:

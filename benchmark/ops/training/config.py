@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Shapes of real training: GEMMs of dense language models, from the models' published configurations; attention.
+"""Shapes of real training, from the models' published configurations: GEMMs of dense language models, grouped GEMMs of
+mixtures of experts; attention.
 
 A layer of a dense model has four GEMMs, the model one more; for x [M, K] with M = micro-batch size x sequence length
 and a weight [N, K]:
@@ -9,11 +10,19 @@ and a weight [N, K]:
     gate_up   N = 2 intermediate                  K = hidden         (gate and up projections in one)
     down      N = hidden                          K = intermediate
     lm_head   N = vocab                           K = hidden
+
+A mixture of experts has two grouped GEMMs a layer, for x [R, K] with R = micro-batch size x sequence length x top-k
+and G = experts / EP weights [N, K]; with EP ranks, each holds its G experts and gets as many rows as it sends:
+
+    gate_up   N = 2 expert_width                  K = hidden
+    down      N = hidden                          K = expert_width
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from turbo_testing.group_lens import group_lens
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,75 @@ class GemmShape:
     m: int
     n: int
     k: int
+
+
+@dataclass(frozen=True)
+class MoeModel:
+    """What of a model's configuration decides the shapes of its grouped GEMMs.
+
+    Attributes:
+        experts: that a router chooses from, in each layer that has them.
+        topk: experts of a token.
+        ep: degrees of expert parallelism that are measured unless others are asked for.
+    """
+
+    name: str
+    hidden: int
+    expert_width: int
+    experts: int
+    topk: int
+    ep: tuple[int, ...]
+    seqlen: int = 4096
+
+    def gemms(self) -> dict[str, tuple[int, int]]:
+        """(N, K) of each grouped GEMM by name."""
+        return {"gate_up": (2 * self.expert_width, self.hidden), "down": (self.hidden, self.expert_width)}
+
+
+MOE_MODELS = (
+    #        name               hidden  width experts top-k  EP
+    MoeModel("DeepSeek-V3", 7168, 2048, 256, 8, (8, 32)),
+    MoeModel("DeepSeek-V2", 5120, 1536, 160, 6, (8,)),
+    MoeModel("DeepSeek-V2-Lite", 2048, 1408, 64, 6, (1, 8)),
+    MoeModel("Qwen3-30B", 2048, 768, 128, 8, (1, 8)),
+    MoeModel("Qwen3-235B", 4096, 1536, 128, 8, (8, 32)),
+    MoeModel("Mixtral-8x7B", 4096, 14336, 8, 2, (1,)),
+    MoeModel("Mixtral-8x22B", 6144, 16384, 8, 2, (1, 8)),
+    MoeModel("GPT-OSS-20B", 2880, 2880, 32, 4, (1, 8)),
+    MoeModel("Kimi-K2", 7168, 2048, 384, 8, (8, 32)),
+    MoeModel("Grok-2", 8192, 16384, 8, 2, (1, 8)),
+)
+
+
+@dataclass(frozen=True)
+class GroupedShape:
+    """One grouped GEMM to measure: y[r] = x[r] w[g]^T for the rows r of group g, its dgrad and its wgrad.
+
+    Attributes:
+        ep: degree of expert parallelism behind ``groups``.
+        lens: how the rows are shared out, one of `turbo_testing.group_lens.GROUP_LENS`.
+    """
+
+    case: str
+    mbs: int
+    groups: int
+    rows: int
+    n: int
+    k: int
+    ep: int = 1
+    lens: str = "balanced"
+
+    def group_lens(self) -> list[int]:
+        """Rows of each group."""
+        return group_lens(self.lens, self.groups, self.rows)
+
+    def flops(self) -> int:
+        """Of each of the three products."""
+        return 2 * self.rows * self.n * self.k
+
+
+# For --smoke: sizes whose rows torch's grouped matmul takes, and odd ones that it refuses: (groups, rows, N, K)
+SMOKE_GROUPED = ((4, 96, 48, 64), (5, 67, 33, 17))
 
 
 @dataclass(frozen=True)
@@ -154,3 +232,27 @@ def dense_gemm_shapes(cases: list[str] | None, micro_batch_sizes: list[int]) -> 
             raise ValueError(f"case {case!r} is unknown; there are {', '.join(known)}")
         chosen += by_plain_name[_plain(case)]
     return chosen
+
+
+def grouped_gemm_shapes(
+    cases: list[str] | None, micro_batch_sizes: list[int], degrees: list[int] | None, lens: list[str]
+) -> list[GroupedShape]:
+    """The grouped GEMMs of the named models, all when None, at these degrees of expert parallelism, each model's own
+    when None; a degree that does not divide a model's experts is left out.
+
+    Raises:
+        ValueError: a case is unknown; the message lists those that exist.
+    """
+    models = {_plain(model.name): model for model in MOE_MODELS}
+    if unknown := [case for case in cases or () if _plain(case) not in models]:
+        known = ", ".join(model.name for model in MOE_MODELS)
+        raise ValueError(f"case {unknown[0]!r} is unknown; there are {known}")
+    return [
+        GroupedShape(f"{model.name} {gemm}", mbs, model.experts // ep, mbs * model.seqlen * model.topk, n, k, ep, kind)
+        for model in (MOE_MODELS if cases is None else [models[_plain(case)] for case in cases])
+        for ep in (model.ep if degrees is None else degrees)
+        if model.experts % ep == 0
+        for mbs in micro_batch_sizes
+        for gemm, (n, k) in model.gemms().items()
+        for kind in lens
+    ]

@@ -52,18 +52,25 @@ class QuantGemm:
     def snr(self) -> float:
         return SNR.get(self.granularity, 25.0)
 
-    def op(self, x: Tensor, w: Tensor) -> Tensor:
-        """The op of turbo-gemm."""
+    @property
+    def config(self) -> Float8QuantConfig | Float4QuantConfig:
+        """Of the op, E4M3 in FP8."""
         if self.granularity == "mxfp4":
-            return gemm_fp4(x, w, trans_b=True, config=Float4QuantConfig())
+            return Float4QuantConfig()
         if self.granularity == "mxfp8":
-            mx = Float8QuantConfig(
+            return Float8QuantConfig(
                 Format.E4M3, ScalingGranularity.MX_BLOCKWISE, scale_dtype=ScaleDtype.E8M0, block_size=32
             )
-            return gemm_fp8(x, w, trans_b=True, config=mx)
         granularity = ScalingGranularity(self.granularity)
         blocks = BLOCK_SIZE if granularity is ScalingGranularity.BLOCKWISE else None
-        return gemm_fp8(x, w, trans_b=True, config=Float8QuantConfig(Format.E4M3, granularity, block_size=blocks))
+        return Float8QuantConfig(Format.E4M3, granularity, block_size=blocks)
+
+    def op(self, x: Tensor, w: Tensor) -> Tensor:
+        """The op of turbo-gemm."""
+        config = self.config
+        if isinstance(config, Float4QuantConfig):
+            return gemm_fp4(x, w, trans_b=True, config=config)
+        return gemm_fp8(x, w, trans_b=True, config=config)
 
     def has_peer(self, device: torch.device) -> bool:
         """Whether torch has such a product there."""
@@ -85,10 +92,10 @@ class QuantGemm:
             return {}
         granularity = ScalingGranularity(self.granularity)
         blockwise = granularity is ScalingGranularity.BLOCKWISE
-        qx, sx = _quantise(x.detach(), self.granularity)
+        qx, sx = quantise(x.detach(), self.granularity)
         if blockwise:
             sx = sx.t().contiguous().t()  # the order of memory that both products read
-        qw, sw = _quantise(w.detach(), "tiles" if blockwise else self.granularity)
+        qw, sw = quantise(w.detach(), "tiles" if blockwise else self.granularity)
         a, b = Operand(qx, sx), Operand(qw, sw, True, blockwise)
         call = GemmFp8Call(a, b, None, granularity, BLOCK_SIZE if blockwise else 0, x.dtype)
         found: dict[str, Callable[[], Tensor]] = {"": lambda: GemmFp8Dispatcher.run(call)}
@@ -97,7 +104,7 @@ class QuantGemm:
         return found
 
     def scaled_mm(self, a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, dtype: torch.dtype) -> Tensor:
-        """a [M, K] times b [N, K]^T, both contiguous, scales as `_quantise` makes them."""
+        """a [M, K] times b [N, K]^T, both contiguous, scales as `quantise` makes them."""
         if self.granularity == "blockwise":
             return _blockwise_mm(a, a_scale, b, b_scale, dtype)
         product: Tensor = torch._scaled_mm(
@@ -118,7 +125,7 @@ def _blockwise_mm(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, dtype:
     return scaled_mm(a, b.t(), a_scale, blocks, b_scale.t().contiguous().t(), blocks, output_dtype=dtype)
 
 
-def _quantise(x: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+def quantise(x: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """Payload and multipliers of x [rows, K] along K, by turbo-quant: inputs of a product, not timed."""
     dtype = fp8_dtype(Format.E4M3, x.device)
     granularity = ScalingGranularity.BLOCKWISE if kind == "tiles" else ScalingGranularity(kind)
@@ -150,7 +157,7 @@ def _torch_quantise(x: Tensor, kind: str) -> tuple[Tensor, Tensor]:
 
 
 @functools.cache
-def _compiled() -> Callable[[Tensor, str], tuple[Tensor, Tensor]]:
+def compiled_quantise() -> Callable[[Tensor, str], tuple[Tensor, Tensor]]:
     """Compiled for each shape and layout: past torch's limit of compilations it would fall back to eager."""
     import torch._dynamo
 
@@ -167,13 +174,13 @@ class _TorchLinear(torch.autograd.Function):
         ctx.save_for_backward(x, w)
         ctx.kind = kind
         weights = "tiles" if kind.granularity == "blockwise" else kind.granularity
-        quantise = _compiled()
+        quantise = compiled_quantise()
         return kind.scaled_mm(*quantise(x, kind.granularity), *quantise(w, weights), x.dtype)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
         x, w = ctx.saved_tensors
-        kind, quantise = ctx.kind, _compiled()
+        kind, quantise = ctx.kind, compiled_quantise()
         weights = "tiles" if kind.granularity == "blockwise" else kind.granularity
         dx = kind.scaled_mm(*quantise(dy, kind.granularity), *quantise(w.t(), weights), x.dtype)
         dw = kind.scaled_mm(*quantise(dy.t(), kind.granularity), *quantise(x.t(), kind.granularity), x.dtype)

@@ -14,7 +14,7 @@ from turbo_gemm.pytorch.ops.gemm_checks import check_gemm, check_main_grad
 from turbo_gemm.pytorch.ops.gemm_fp8_quantize import Quantised, Scheme, mx_direction, quantize
 from turbo_quant import QuantizedTensor, QuantizedTensorPair, check_quantized_tensor
 
-__all__ = ["checked", "dequantized", "quantized"]
+__all__ = ["as_pair", "checked", "dequantized", "quantized"]
 
 _PRESHUFFLE_ALIGNMENT = 16  # rows of a tile of AITER's payload order
 
@@ -31,7 +31,7 @@ def checked(
     bias: torch.Tensor | None,
 ) -> tuple[QuantizedTensorPair, QuantizedTensorPair]:
     """a and b as pairs, where they and all other arguments fit together."""
-    a, b = _as_pair(op, "a", a), _as_pair(op, "b", b)
+    a, b = as_pair(op, "a", a), as_pair(op, "b", b)
     check_gemm(a.data, b.data, trans_a, trans_b, out_dtype, bias, op)
     if isinstance(config, Float4QuantConfig) and config.use_preshuffle:
         sizes = [*a.data.shape, *b.data.shape]
@@ -45,7 +45,7 @@ def checked(
     return a, b
 
 
-def _as_pair(op: str, name: str, x: Any) -> QuantizedTensorPair:
+def as_pair(op: str, name: str, x: Any) -> QuantizedTensorPair:
     """``x`` as a pair: what the forward reads, to which the gradient belongs, and what is given for the backward.
 
     That it is a matrix is checked afterwards.

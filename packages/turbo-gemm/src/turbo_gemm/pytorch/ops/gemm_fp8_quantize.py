@@ -42,7 +42,9 @@ from turbo_core.sharding import amax_over
 from turbo_gemm.calls import GemmFp8Call, Operand
 from turbo_quant import rng_state
 from turbo_quant.developer import (
+    FloatOutputs,
     MxDirection,
+    MxOutputs,
     QuantizeFloatCall,
     QuantizeMxCall,
     run_quantize_float,
@@ -53,11 +55,13 @@ __all__ = [
     "SIGN_MASK",
     "Divided",
     "Quantised",
+    "RowGroups",
     "Scheme",
     "dgrad_call",
     "forward_call",
     "mx_direction",
     "quantize",
+    "quantize_batch",
     "wgrad_call",
 ]
 
@@ -144,37 +148,69 @@ def _payload_dtype(format: Format, device: torch.device, is_forward: bool) -> to
 # --- quantising -----------------------------------------------------------------------------------------------------
 
 
+class RowGroups(NamedTuple):
+    """Groups of the rows of a [1,R,C], as the calls of `turbo_quant` take them: see `QuantizeFloatCall` there."""
+
+    offs: torch.Tensor
+    offs_padded: torch.Tensor
+    lens: torch.Tensor | None = None
+    row_idx: torch.Tensor | None = None
+
+
 def quantize(x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool]) -> Quantised:
     """x, which is ``a``, ``b`` or the ``gradient``, with scales along the dimensions that are ``wanted``."""
+    tiles = scheme.granularity is ScalingGranularity.BLOCKWISE and which == "b"
+    return _squeezed(quantize_batch(x.unsqueeze(0), scheme, which, wanted), wanted, tiles)
+
+
+def quantize_batch(
+    x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool], groups: RowGroups | None = None
+) -> FloatOutputs | MxOutputs:
+    """x [B,R,C], which is ``a``, ``b`` or the ``gradient``, with scales along R and C where that is ``wanted``.
+
+    What comes back is as `turbo_quant.calls` says, with K major; where the two payloads share scales both have them.
+    """
     if scheme.granularity is ScalingGranularity.MX_BLOCKWISE:
-        return _quantize_mx(x, scheme, which, wanted)
+        return _quantize_mx(x, scheme, which, wanted, groups)
     dtype = scheme.gradient_dtype if which == "gradient" else scheme.dtype
     tiles = scheme.granularity is ScalingGranularity.BLOCKWISE and which == "b"
-    groups = scheme.divided[("a", "b", "gradient").index(which)]
+    over = scheme.divided[("a", "b", "gradient").index(which)]
     tensorwise = scheme.granularity is ScalingGranularity.TENSORWISE
-    amax = amax_over(x, groups) if groups and tensorwise else None
+    amax = amax_over(x, over) if over and tensorwise else None
     row, column = wanted[1], wanted[0]
     call = QuantizeFloatCall(
-        x.unsqueeze(0), dtype, scheme.granularity, scheme.block_size, row, column, tiles, amax=amax, k_major=True
-    )
+        x, dtype, scheme.granularity, scheme.block_size, row, column, tiles, amax=amax, k_major=True,
+        **_of_groups(groups),
+    )  # fmt: skip
     outputs = run_quantize_float(call)
     if tiles or tensorwise:
         outputs = outputs._replace(column_scale_inv=outputs.row_scale_inv)
-    return _squeezed(outputs, wanted, tiles)
+    return outputs
 
 
-def _quantize_mx(x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool]) -> Quantised:
+def _of_groups(groups: RowGroups | None) -> dict[str, Any]:
+    if groups is None:
+        return {}
+    offs, offs_padded, lens, row_idx = groups
+    return {"group_offs": offs, "group_offs_padded": offs_padded, "group_lens": lens, "row_idx": row_idx}
+
+
+def _quantize_mx(
+    x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool], groups: RowGroups | None
+) -> MxOutputs:
     directions = [mx_direction(scheme, which, dim) if wanted[dim] else None for dim in (0, 1)]
     stochastic = any(direction is not None and direction.stochastic for direction in directions)
     call = QuantizeMxCall(
-        x.unsqueeze(0),
+        x,
         scheme.gradient_format if which == "gradient" else scheme.format,
         directions[1],
         directions[0],
         scheme.sign_mask if scheme.fp4 else 0,
         rng_state(x.device) if stochastic else None,
+        **_of_groups(groups),
     )
-    return _squeezed(run_quantize_mx(call), wanted)
+    outputs: MxOutputs = run_quantize_mx(call)
+    return outputs
 
 
 def _squeezed(outputs: Any, wanted: tuple[bool, bool], tiles: bool = False) -> Quantised:

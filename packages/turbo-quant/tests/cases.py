@@ -105,6 +105,35 @@ GROUPS = [
 ]
 
 
+class GroupCase(NamedTuple):
+    """Rows of x, and the groups' lens, offs and named rows.
+
+    offs: None: the groups lie one after the other. idx: None: the groups count x's own rows.
+    """
+
+    name: str
+    rows: int
+    lens: tuple[int, ...]
+    offs: tuple[int, ...] | None = None
+    idx: tuple[int, ...] | None = None
+
+
+K_MAJOR_GROUPS = [
+    GroupCase("tail", 300, (129, 0, 1, 128, 33)),
+    GroupCase("one", 17, (17,)),
+    GroupCase("all empty", 40, (0, 0, 0)),
+    GroupCase("no groups", 20, ()),
+    GroupCase("gaps", 400, (100, 0, 130, 0, 1), (10, 110, 150, 285, 300, 310)),
+    GroupCase("masked", 384, (3, 128, 0), (0, 128, 256, 384)),
+    GroupCase("past the rows", 50, (30, 40)),
+    GroupCase("negative", 140, (20, 130, -3), (-5, 20, 150, 150)),
+    GroupCase("named", 40, (30, 0, 9), None, tuple(i * 7 % 33 for i in range(45))),
+    GroupCase("named with gaps", 3, (2, 130), (1, 5, 140), tuple(i % 3 for i in range(140))),
+    GroupCase("named out of range", 10, (3, 2), None, (9, 10, -1, 0, 2**31 - 1)),
+    GroupCase("none named", 10, (0, 0), None, ()),
+]
+
+
 RECIPES = {
     "plain": ScalingRecipe(),
     "tile": ScalingRecipe(use_2d_block=True),
@@ -184,7 +213,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
     if tensor.dtype.itemsize > 1:
         tensor = torch.where(tensor.isnan(), torch.nan, tensor)
-    return tensor.cpu().reshape(-1, 1).view(torch.uint8).view(*tensor.shape, -1)
+    return tensor.cpu().reshape(-1, 1).view(torch.uint8).view(*tensor.shape, tensor.dtype.itemsize)
 
 
 def assert_same_bits(actual: Any, expected: Any, what: str = "out") -> None:

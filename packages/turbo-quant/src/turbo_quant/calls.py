@@ -41,12 +41,14 @@ __all__ = [
     "FloatOutputs",
     "MxDirection",
     "MxOutputs",
+    "PaddedGroups",
     "QuantizeFloatCall",
     "QuantizeMxCall",
     "ShuffleScaleCall",
     "ShuffleWeightCall",
     "UnshuffleScaleCall",
     "ceil_div",
+    "padded_rows",
     "round_up",
     "specs",
 ]
@@ -64,6 +66,23 @@ def round_up(n: int, multiple: int) -> int:
     return ceil_div(n, multiple) * multiple
 
 
+def padded_rows(rows: int, groups: int) -> int:
+    """The most rows that ``rows`` of ``groups`` come to, each group's rounded up to 128; a multiple of 128."""
+    return round_up(rows + groups * (MX_PADDING - 1), MX_PADDING)
+
+
+class PaddedGroups(NamedTuple):
+    """Where groups begin; int64 on the device, ascending.
+
+    Attributes:
+        offs: [G+1], in the rows.
+        offs_padded: [G+1], where each group's rows are rounded up to a multiple; the last is where all end.
+    """
+
+    offs: torch.Tensor
+    offs_padded: torch.Tensor
+
+
 # --- float scales -----------------------------------------------------------------------------------------------------
 
 
@@ -78,11 +97,11 @@ class QuantizeFloatCall(NamedTuple):
         row: wanted: one scale per row (ROWWISE [B,R,1]) or per 1 x block piece of a row ([B,R,ceil(C/block)]).
         column: wanted: one scale per column (ROWWISE [B,1,C]) or per block x 1 piece ([B,ceil(R/block),C]).
         tile: BLOCKWISE with block x block tiles ([B,ceil(R/block),ceil(C/block)]); only ``row`` unless k_major.
-        group_offs: int64 [G+1] on x's device or None. B is 1 and BLOCKWISE; rows belong to groups. The column copy is
-            then padded: group g begins at row offs_padded[g], each group's rows rounded up to block_size, its payload
-            is [1, R + G*block_size, C] (rows past the last group are zeros, as are the scales there), its scales
-            [1, ceil((R + G*block_size)/block_size), C].
-        group_offs_padded: int64 [G+1], given with group_offs: computed by the op on the device.
+        group_offs: int64 [G+1] on x's device or None. B is 1; rows belong to groups. Without k_major BLOCKWISE, and the
+            column copy is then padded: group g begins at row offs_padded[g], each group's rows rounded up to
+            block_size, its payload is [1, R + G*block_size, C] (rows past the last group are zeros, as are the scales
+            there), its scales [1, ceil((R + G*block_size)/block_size), C]. With k_major: see below.
+        group_offs_padded: int64 [G+1], given with group_offs: computed by the op on the device, see `PaddedGroups`.
         amax: float32, 0-dim, on x's device: the amax of a whole of which x is a piece, at least x's own. TENSORWISE.
         k_major: payloads and scales in memory as a matrix product reads them that contracts over what shares a scale.
             The column payload is stored transposed (a [B,C,R] array seen as [B,R,C]), also TENSORWISE and of tiles,
@@ -102,6 +121,8 @@ class QuantizeFloatCall(NamedTuple):
     group_offs_padded: torch.Tensor | None = None
     amax: torch.Tensor | None = None
     k_major: bool = False
+    group_lens: torch.Tensor | None = None
+    row_idx: torch.Tensor | None = None
 
     def has_one_scale(self) -> bool:
         """Whether row and column payload share their scales: of a tensor, of tiles."""
@@ -109,8 +130,16 @@ class QuantizeFloatCall(NamedTuple):
 
     def column_rows(self) -> int:
         """Rows of the column payload, the padding of groups included."""
-        rows = self.x.shape[1]
-        return rows if self.group_offs is None else rows + (self.group_offs.shape[0] - 1) * self.block_size
+        if self.group_offs is not None and not self.k_major:
+            return self.x.shape[1] + (self.group_offs.shape[0] - 1) * self.block_size
+        return _column_rows(self)
+
+
+def _column_rows(call: QuantizeFloatCall | QuantizeMxCall) -> int:
+    if call.group_offs is None:
+        return call.x.shape[1]
+    rows = call.x.shape[1] if call.row_idx is None else call.row_idx.shape[0]
+    return padded_rows(rows, call.group_offs.shape[0] - 1)
 
 
 class FloatOutputs(NamedTuple):
@@ -139,11 +168,13 @@ def _float_specs(call: QuantizeFloatCall) -> FloatOutputs:
     elif block:
         row_scale, column_scale = (B, R, ceil_div(C, block)), (B, ceil_div(rows, block), C)
         stride = (R * row_scale[2], 1, R) if call.k_major else None
+    elif call.group_offs is not None:
+        column_scale = B, call.group_offs.shape[0] - 1, C
     one = call.has_one_scale()
     return FloatOutputs(  # type: ignore[arg-type]
         Spec((B, R, C), call.out_dtype) if call.row else None,
         Spec(row_scale, wide, stride) if call.row or one else None,
-        Spec((B, rows, C), call.out_dtype, (R * C, 1, R) if call.k_major else None) if call.column else None,
+        Spec((B, rows, C), call.out_dtype, (rows * C, 1, rows) if call.k_major else None) if call.column else None,
         Spec(column_scale, wide) if call.column and not one else None,
     )
 
@@ -211,7 +242,8 @@ class QuantizeMxCall(NamedTuple):
             group g's columns begin at group_offs_padded[g], each group rounded up to 128: [1, C, ceil128(R + G*127)];
             past the last group payload bytes and scale bytes are 0 (also where a rotation would give -0). Blocks and
             16-element Hadamard pieces begin at each group's start.
-        group_offs_padded: int64 [G+1], given with group_offs: computed by the op on the device.
+        group_offs_padded: int64 [G+1], given with group_offs: computed by the op on the device, see `PaddedGroups`.
+        group_lens, row_idx: as in `QuantizeFloatCall`; row copies are never changed.
     """
 
     x: torch.Tensor
@@ -222,6 +254,12 @@ class QuantizeMxCall(NamedTuple):
     rng: torch.Tensor | None = None
     group_offs: torch.Tensor | None = None
     group_offs_padded: torch.Tensor | None = None
+    group_lens: torch.Tensor | None = None
+    row_idx: torch.Tensor | None = None
+
+    def column_rows(self) -> int:
+        """Elements of a line of the column copy, the padding of groups included; that of the last 128 is not."""
+        return _column_rows(self)
 
 
 class MxOutputs(NamedTuple):
@@ -238,8 +276,8 @@ class MxOutputs(NamedTuple):
 
 def _mx_specs(call: QuantizeMxCall) -> MxOutputs:
     B, R, C = call.x.shape
-    rows = R if call.group_offs is None else R + (call.group_offs.shape[0] - 1) * (MX_PADDING - 1)
-    row, column = _mx_pair(call.row, call.format, B, R, C), _mx_pair(call.column, call.format, B, C, rows)
+    row = _mx_pair(call.row, call.format, B, R, C)
+    column = _mx_pair(call.column, call.format, B, C, call.column_rows())
     return MxOutputs(*row, *column)  # type: ignore[arg-type]
 
 

@@ -10,7 +10,7 @@ import torch
 from turbo_core.low_precision import memory_dtype
 from turbo_quant.calls import FloatOutputs, QuantizeFloatCall
 
-__all__ = ["reordered"]
+__all__ = ["reordered", "transposed"]
 
 
 def reordered(call: QuantizeFloatCall, quantize: Callable[[QuantizeFloatCall], FloatOutputs]) -> FloatOutputs:
@@ -20,13 +20,13 @@ def reordered(call: QuantizeFloatCall, quantize: Callable[[QuantizeFloatCall], F
     if one:
         column = row if call.column else None
     elif row_scale is not None and call.block_size:  # one for a row has no order
-        row_scale = _transposed(row_scale)
+        row_scale = transposed(row_scale)
     return FloatOutputs(
-        row if call.row else None, row_scale, None if column is None else _transposed(column), column_scale
+        row if call.row else None, row_scale, None if column is None else transposed(column), column_scale
     )
 
 
-def _transposed(tensor: torch.Tensor) -> torch.Tensor:
+def transposed(tensor: torch.Tensor) -> torch.Tensor:
     """The same values, stored transposed."""
     B, R, C = tensor.shape
     stored = tensor.new_empty((B, C, R))

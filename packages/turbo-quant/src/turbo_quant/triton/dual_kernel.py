@@ -21,6 +21,7 @@ A block that holds NaN or an infinity: payload zeros, scale_inv NaN.
 import triton
 import triton.language as tl
 
+from turbo_quant.triton.groups import group_rows
 from turbo_quant.triton.rounding import (
     INFINITE,
     encode,
@@ -30,23 +31,7 @@ from turbo_quant.triton.rounding import (
     widened_magnitude,
 )
 
-__all__ = ["dual_kernel", "group_rows"]
-
-
-@triton.jit
-def group_rows(first, offs_ptr, padded_ptr, n_groups, R, GROUPS: tl.constexpr):
-    """Of the rows from ``first`` on in the padded column copy: their row in x, rows left in x, and in the group."""
-    i = tl.arange(0, GROUPS)
-    ends = tl.load(padded_ptr + 1 + i, mask=i < n_groups, other=0x7FFFFFFFFFFFFFFF)
-    group = tl.sum((ends <= first).to(tl.int32), 0)
-    source = tl.load(offs_ptr + group) + first - tl.load(padded_ptr + group)
-    if group == n_groups:
-        left = R - source
-        in_group = left * 0
-    else:
-        left = tl.load(offs_ptr + group + 1) - source
-        in_group = left
-    return source, left, in_group
+__all__ = ["dual_kernel"]
 
 
 @triton.jit
@@ -89,7 +74,7 @@ def dual_kernel(
         at_c = n * size + j
         ok_c = (j < size) & (at_c < tl.minimum(C - first_c, N * size).to(tl.int32))
     if GROUPS > 0:
-        source_r, left_r, left_group = group_rows(first_r, offs_ptr, padded_ptr, n_groups, R, GROUPS)
+        _, source_r, left_r, left_group = group_rows(first_r, offs_ptr, None, padded_ptr, n_groups, R, GROUPS)
     else:
         source_r = first_r
         left_r = R - first_r

@@ -25,7 +25,7 @@ Source: OCP Microscaling Formats v1.0; Salmon et al., Parallel Random Numbers: A
 import triton
 import triton.language as tl
 
-from turbo_quant.triton.dual_kernel import group_rows
+from turbo_quant.triton.groups import group_rows
 from turbo_quant.triton.rounding import (
     INFINITE,
     encode,
@@ -169,7 +169,7 @@ def mx_kernel(
     first_r = tile_r.to(tl.int64) * BLOCK_R
     first_c = tile_c.to(tl.int64) * BLOCK_C
     if GROUPS > 0:
-        source_r, left_r, left_group = group_rows(first_r, offs_ptr, padded_ptr, n_groups, R, GROUPS)
+        _, source_r, left_r, left_group = group_rows(first_r, offs_ptr, None, padded_ptr, n_groups, R, GROUPS)
     else:
         source_r = first_r
         left_r = R - first_r

@@ -27,8 +27,12 @@ _PLANS: dict[type, Any] = {
 
 def why_not(call: Call) -> str | None:
     """Why these kernels cannot take a call; None when they can."""
+    if isinstance(call, QuantizeMxCall) and (call.group_lens is not None or call.row_idx is not None):
+        return "groups have gaps or rows that are named"
     if isinstance(call, (QuantizeMxCall, DequantizeMxCall)):
         return None
+    if isinstance(call, QuantizeFloatCall) and call.k_major and call.group_offs is not None:
+        return "groups in K-major order"
     dtype = call.out_dtype if isinstance(call, QuantizeFloatCall) else call.q.dtype
     if "fnuz" in str(dtype) and device_facts(call[0].device).vendor == "nvidia":
         return f"{dtype} is not a type of Triton for NVIDIA GPUs"

@@ -57,6 +57,8 @@ def why_not(call: Call) -> str | None:
         blockwise = call.granularity is ScalingGranularity.BLOCKWISE
         if blockwise and call.block_size != BLOCK_SIZE:
             return f"block_size={call.block_size}; the HIP kernels have blocks of {BLOCK_SIZE}"
+    if isinstance(call, QuantizeMxCall) and (call.group_lens is not None or call.row_idx is not None):
+        return "groups have gaps or rows that are named; the HIP kernels take groups that lie one after the other"
     groups = 0
     if isinstance(call, (QuantizeFloatCall, QuantizeMxCall)) and call.group_offs is not None:
         groups = call.group_offs.shape[0] - 1

@@ -53,7 +53,10 @@ class QuantizeDispatcher(AutoKernelDispatcher):
     @classmethod
     def default_backend(cls, call: Call) -> BackendType:
         default = super().default_backend(call)
-        only_triton = isinstance(call, QuantizeFloatCall) and (call.amax is not None or call.k_major)
+        if isinstance(call, QuantizeFloatCall):
+            only_triton = call.amax is not None or call.k_major
+        else:
+            only_triton = isinstance(call, QuantizeMxCall) and (call.group_lens is not None or call.row_idx is not None)
         return BackendType.TRITON if default is BackendType.TURBO and only_triton else default
 
     @classmethod

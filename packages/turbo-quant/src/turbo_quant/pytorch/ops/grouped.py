@@ -244,7 +244,7 @@ def dequantize_one(
     if padded.shape[0] == 0:
         return padded.new_zeros((total_M, padded.shape[1]))
     # the same map as tight -> padded, with the two sides exchanged
-    source, inside = row_of_padded_row(group_offs_padded.long(), group_offs.long(), total_M)
+    source, inside = row_of_padded_row(group_offs_padded.long(), group_offs.long(), total_M, padded.shape[0])
     return torch.where(inside[:, None], padded[source], 0)
 
 

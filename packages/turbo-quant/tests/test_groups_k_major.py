@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""Groups of rows in K-major order, bit for bit: TORCH against the numpy oracle, every other backend against TORCH."""
+
+import numpy
+import pytest
+import torch
+
+from turbo_quant.calls import QuantizeFloatCall, QuantizeMxCall
+from turbo_quant.pytorch.kernels import reference
+from turbo_quant.pytorch.kernels.grouping import padded_groups
+from turbo_quant.pytorch.kernels.quantize_impl import quantize_float, quantize_mx
+from turbo_testing import quant_oracle as oracle
+from turbo_testing.cases import load
+
+cases = load("turbo-quant")
+TENSORWISE, ROWWISE, BLOCKWISE = cases.TENSORWISE, cases.ROWWISE, cases.BLOCKWISE
+GRANULARITIES = {"tensorwise": (TENSORWISE, 0), "rowwise": (ROWWISE, 0), "block128": (BLOCKWISE, 128),
+                 "block32": (BLOCKWISE, 32)}  # fmt: skip
+COPIES = {"both": (True, True), "row": (True, False), "column": (False, True)}
+
+
+def name(value):
+    return getattr(value, "name", None) or str(value).removeprefix("torch.").replace(" ", "")
+
+
+def rows_of(case):
+    """The rows of the groups' array that each group has, as the group's values say."""
+    rows = case.rows if case.idx is None else len(case.idx)
+    begins = numpy.cumsum([0, *case.lens]) if case.offs is None else case.offs
+    return [range(max(begin, 0), min(begin + n, rows)) for begin, n in zip(begins, case.lens)]
+
+
+def problem(case, columns, device, dtype=torch.bfloat16, index=torch.int64):
+    """x [1,R,C], NaN in rows that belong to no group or are not named, and the keywords of a call."""
+    sources = [[row if case.idx is None else case.idx[row] for row in rows] for rows in rows_of(case)]
+    x = cases.draw("random", (1, case.rows, columns), dtype, device)
+    named = {row for rows in sources for row in rows if 0 <= row < case.rows}
+    x[:, [row for row in range(case.rows) if row not in named]] = torch.nan
+    lens = torch.tensor(case.lens, dtype=index, device=device)
+    offs = None if case.offs is None else torch.tensor(case.offs, dtype=index, device=device)
+    idx = None if case.idx is None else torch.tensor(case.idx, dtype=index, device=device)
+    groups = padded_groups(lens, offs, case.rows if idx is None else len(case.idx))
+    keywords = {"group_offs": groups.offs, "group_offs_padded": groups.offs_padded, "row_idx": idx}
+    return x, sources, {**keywords, "group_lens": None if offs is None else lens}
+
+
+def expected(call, sources):
+    """row, row_scale_inv, column, column_scale_inv as numpy arrays, of the rows that each group has."""
+    dtype, size = str(call.out_dtype).removeprefix("torch."), call.block_size
+    x = call.x[0].float().cpu().numpy()
+    R, C = x.shape
+    P = call.column_rows()
+    padded, counts, ends, first = numpy.zeros((P, C), numpy.float32), numpy.zeros(R, bool), [], 0
+    for rows in sources:
+        for i, row in enumerate(rows):
+            if 0 <= row < R:
+                padded[first + i], counts[row] = x[row], True
+        ends.append((first, first + len(rows)))
+        first += -(-len(rows) // 128) * 128
+    if call.row_idx is None or call.granularity is TENSORWISE:
+        x = numpy.where(counts[:, None], x, 0)
+    if call.granularity is TENSORWISE:
+        q, scale_inv = oracle.quantize_float(numpy.concatenate((x, padded)).reshape(1, 1, -1), dtype, (1, (R + P) * C))
+        q = q.reshape(-1, C)
+        return q[:R] if call.row else None, scale_inv, q[R:] if call.column else None, None
+    row = oracle.quantize_float(x[None], dtype, (1, size or C)) if call.row else (None, None)
+    if not call.column:
+        return *row, None, None
+    if size:
+        q, scale_inv = oracle.quantize_float(padded[None], dtype, (size, 1))
+        scale_inv[:, first // size :] = 0
+        return *row, q, scale_inv
+    q, scale_inv = numpy.zeros((P, C), numpy.uint8), numpy.zeros((len(sources), C), numpy.float32)
+    for group, (begin, end) in enumerate(ends):
+        alone = padded[None, begin:end] if end > begin else numpy.zeros((1, 1, C), numpy.float32)
+        codes, inverse = oracle.quantize_float(alone, dtype, (alone.shape[1], 1))
+        q[begin:end], scale_inv[group] = codes[0, : end - begin], inverse[0, 0]
+    return *row, q, scale_inv
+
+
+def check_memory(call, found):
+    """Payloads and scales lie in memory as the call says, and have its shapes."""
+    assert found.column is None or found.column.transpose(1, 2).is_contiguous()
+    assert found.row is None or found.row.is_contiguous()
+    assert found.column_scale_inv is None or found.column_scale_inv.is_contiguous()
+    if call.row and call.block_size:
+        assert found.row_scale_inv.transpose(1, 2).is_contiguous()
+    if call.column:
+        groups, rows = call.group_offs.shape[0] - 1, call.x.shape[1] if call.row_idx is None else len(call.row_idx)
+        P, C = -(-(rows + groups * 127) // 128) * 128, call.x.shape[2]
+        scales = {TENSORWISE: None, ROWWISE: (1, groups, C)}.get(call.granularity, (1, P // (call.block_size or 1), C))
+        assert found.column.shape == (1, P, C)
+        assert scales is None or found.column_scale_inv.shape == scales
+
+
+@pytest.mark.covering(each="backend")
+@pytest.mark.parametrize("case", cases.K_MAJOR_GROUPS, ids=name)
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("copies", COPIES)
+@pytest.mark.parametrize("columns", [1, 100, 160])
+@pytest.mark.parametrize("index", [torch.int64, torch.int32], ids=name)
+def test_groups(backend, device, poisoned, case, granularity, copies, columns, index):
+    x, sources, groups = problem(case, columns, device, index=index)
+    options = *GRANULARITIES[granularity], *COPIES[copies]
+    call = QuantizeFloatCall(x, torch.float8_e4m3fn, *options, k_major=True, **groups)
+    found = cases.run(quantize_float, call)
+    cases.assert_same_bits(found, expected(call, sources) if backend == "TORCH" else reference.quantize_float(call))
+    check_memory(call, found)
+
+
+@pytest.mark.covering(each="backend")
+@pytest.mark.parametrize("case", cases.K_MAJOR_GROUPS, ids=name)
+@pytest.mark.parametrize("format", cases.MX_FORMATS)
+@pytest.mark.parametrize("mx", [cases.MX_CASES[1], cases.MX_CASES[5], cases.MX_CASES[3]], ids=name)
+def test_mx_groups(backend, device, poisoned, case, format, mx):
+    """The column copy is that of the padded groups, zeros past the last; the row copy is that of x."""
+    x, sources, groups = problem(case, 40, device)
+    x = x.nan_to_num()
+    call = QuantizeMxCall(x, format, mx.row, mx.column, mx.sign_mask, None, **groups)
+    found = cases.run(quantize_mx, call)
+    if backend != "TORCH":
+        cases.assert_same_bits(found, reference.quantize_mx(call))
+        return
+    padded = numpy.zeros((call.column_rows(), 40), numpy.float32)
+    first = 0
+    for rows in sources:
+        for i, row in enumerate(rows):
+            padded[first + i] = x[0, row].float().cpu() if 0 <= row < case.rows else 0
+        first += -(-len(rows) // 128) * 128
+    mask = mx.sign_mask if mx.column.rht else None
+    y = numpy.ascontiguousarray(padded.T)[None]
+    codes, scales = oracle.quantize_mx(y, format, tile=mx.column.tile, sign_mask=mask)
+    end = first // (2 if format == "e2m1" else 1)
+    codes[..., end:] = 0
+    cases.assert_same_bits((found.column, found.column_scale), (codes, scales))
+    if mx.row is not None:
+        row = oracle.quantize_mx(x.float().cpu().numpy(), format, tile=mx.row.tile, sign_mask=None)
+        cases.assert_same_bits((found.row, found.row_scale), row)
+
+
+def test_padded_groups(device):
+    """Offs of lens, of groups with gaps, and of what points outside of the rows."""
+    for case in cases.K_MAJOR_GROUPS:
+        _, sources, groups = problem(case, 1, device)
+        lens = [-(-len(rows) // 128) * 128 for rows in sources]
+        assert groups["group_offs_padded"].tolist() == numpy.cumsum([0, *lens]).tolist(), case.name
+    lens = torch.tensor([9, 9, 9], dtype=torch.int32, device=device)
+    over = padded_groups(lens, torch.zeros(4, dtype=torch.int32, device=device), 9, 4)
+    assert over.offs_padded.tolist() == [0, 12, 20, 20] and over.offs.dtype is torch.int64

@@ -55,6 +55,10 @@ TURBO_KERNEL(64, 1) void wave_reductions(global<float> *to) {
   to[thread_index()] = wave_sum(x) + wave_max(x) + shuffle(x, thread_index() ^ 5) + read_lane(x, 3) + lanes;
 }
 
+TURBO_KERNEL(64, 1) void wave_scans(global<unsigned> *to, unsigned limit) {
+  to[thread_index()] = wave_running_sum(to[thread_index()], limit);
+}
+
 TURBO_KERNEL(1024, 4) void block_reductions(global<float> *to) {
   __shared__ BlockReduce<1024>::Slots slots;
   const unsigned block = block_index() + block_index_y() + block_index_z();

@@ -35,6 +35,7 @@ class Kernel {
 
   const char *object() const { return object_; }
   const char *name() const { return name_; }
+  unsigned threads() const { return threads_; }
 
  private:
   turbo_status enqueue(Target target, Grid grid, void *arguments) const;

@@ -64,7 +64,18 @@ constexpr bool kHasScaledMfma = false;
 
 // --- where am I ------------------------------------------------------------------------------------------------------
 
+// A kernel whose work-groups go through several tiles defines TURBO_MANY_TILES: what depends on the thread's index is then
+// computed again for each tile, where it would otherwise be kept in registers over all of them.
+#if defined(TURBO_MANY_TILES)
+TURBO_DEVICE int thread_index() {
+  int index = __builtin_amdgcn_workitem_id_x();
+  asm volatile("" : "+v"(index));
+  __builtin_assume(index >= 0 && index < 1024);  // kMaxThreads
+  return index;
+}
+#else
 TURBO_DEVICE int thread_index() { return __builtin_amdgcn_workitem_id_x(); }
+#endif
 TURBO_DEVICE unsigned block_index() { return __builtin_amdgcn_workgroup_id_x(); }
 TURBO_DEVICE unsigned block_index_y() { return __builtin_amdgcn_workgroup_id_y(); }
 TURBO_DEVICE unsigned block_index_z() { return __builtin_amdgcn_workgroup_id_z(); }

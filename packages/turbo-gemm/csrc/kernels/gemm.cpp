@@ -1,172 +1,40 @@
 // SPDX-License-Identifier: MIT
 //
 // Host launchers of the quantised GEMMs: check the arguments, choose kernel and tile, launch.
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-
-#include "gemm_args.h"
-#include "turbo/check.h"
-#include "turbo/kernels.h"
+#include "turbo/gemm/launch.h"
 #include "turbo/library.h"
 #include "turbo_gemm.h"
 
 namespace turbo_gemm {
 namespace {
 
-using turbo::aligned;
-using turbo::ceil_div;
+using namespace turbo::gemm;
 using turbo::fail;
-using turbo::is_float;
 using turbo::Kernel;
 
-// --- kernels ---------------------------------------------------------------------------------------------------------
-
-constexpr int kTiles = 2;  // large, small
-
-struct TileKernel {
-  int m, n;  // of the tile
-  Kernel kernel;
-};
-
-struct Variant {
-  turbo_mx_format a, b;
-  TileKernel kernels[kTiles];
-};
-
-constexpr turbo_mx_format e4m3 = TURBO_MX_E4M3, e5m2 = TURBO_MX_E5M2, e2m1 = TURBO_MX_E2M1;
-
-#define TILE(object, a, b, tile, waves_m, waves_n, fragments) \
-  {waves_m * fragments * 16, waves_n * 64, Kernel(#object, #object "_" #a "_" #b "_" #tile, waves_m * waves_n * 64)},
-#define VARIANT(object, a, b) {a, b, {TURBO_GEMM_TILES(TILE, object, a, b)}},
-#define BLOCK_VARIANT(object, a, b) {a, b, {TURBO_GEMM_BLOCK_TILES(TILE, object, a, b)}},
-
-const Variant mx_variants[] = {TURBO_GEMM_MX_PAIRS(VARIANT, gemm_mx)};
-const Variant row_variants[] = {TURBO_GEMM_FP8_PAIRS(VARIANT, gemm_fp8_row)};
-const Variant block_row_variants[] = {TURBO_GEMM_FP8_PAIRS(BLOCK_VARIANT, gemm_fp8_block_row)};
-const Variant block_tile_variants[] = {TURBO_GEMM_FP8_PAIRS(BLOCK_VARIANT, gemm_fp8_block_tile)};
-
-template <int Count>
-const Variant *find(const Variant (&variants)[Count], turbo_mx_format a, turbo_mx_format b) {
-  for (const Variant &variant : variants)
-    if (variant.a == a && variant.b == b) return &variant;
-  return nullptr;
-}
-
-// The tile that takes less time by this reckoning: rounds over the compute units x area, the small tile at 4/5 of the large
-// one's speed (it reads twice the bytes for each product). Not timed on a card.
-int64_t tiles_of(const TileKernel &tile, int64_t m, int64_t n) { return ceil_div(m, tile.m) * ceil_div(n, tile.n); }
-
-int64_t cost(const TileKernel &tile, int64_t m, int64_t n, int compute_units) {
-  return ceil_div(tiles_of(tile, m, n), compute_units) * tile.m * tile.n;
-}
-
-const TileKernel &choose_tile(const TileKernel (&tiles)[kTiles], int64_t m, int64_t n, turbo_gemm_tile wanted,
-                              int compute_units) {
-  if (wanted != TURBO_GEMM_TILE_CHOSEN) return tiles[wanted == TURBO_GEMM_TILE_SMALL];
-  return 4 * cost(tiles[0], m, n, compute_units) <= 5 * cost(tiles[1], m, n, compute_units) ? tiles[0] : tiles[1];
-}
-
-// --- checks ----------------------------------------------------------------------------------------------------------
-
-// Offsets within a tile are 31 bits: 256 rows and a little more.
-constexpr int64_t kMaxRowBytes = (int64_t{1} << 23) - 1024;
-constexpr int64_t kMaxRows = (int64_t{1} << 31) - 1024;
-constexpr int64_t kMaxTiles = int64_t{1} << 22;  // a grid has less than 2^32 work-items
-
-turbo_status check_sizes(const char *op, int64_t m, int64_t n, int64_t k, int64_t k_multiple) {
-  if (m < 0 || m > kMaxRows) return fail(TURBO_ERROR_ARGUMENT, "%s: m is %lld", op, (long long)m);
-  if (n < 0 || n > kMaxRows) return fail(TURBO_ERROR_ARGUMENT, "%s: n is %lld", op, (long long)n);
-  if (k < 1 || k % k_multiple != 0)
-    return fail(TURBO_ERROR_ARGUMENT, "%s: k is %lld; multiples of %lld are accepted", op, (long long)k,
-                (long long)k_multiple);
-  return TURBO_OK;
-}
-
-// `unit` is the bytes of a scale.
-turbo_status check_operand(const char *op, const char *name, const turbo_gemm_operand &x, int64_t rows,
-                           int64_t row_bytes, int64_t unit) {
-  if (x.data == nullptr || !aligned(x.data, 16))
-    return fail(TURBO_ERROR_ARGUMENT, "%s: %s is at %p; a 16-byte aligned address is needed", op, name, x.data);
-  if (x.stride % 16 != 0 || (rows > 1 && x.stride < row_bytes) || x.stride > kMaxRowBytes || row_bytes > kMaxRowBytes)
-    return fail(TURBO_ERROR_ARGUMENT,
-                "%s: rows of %s are %lld bytes, %lld apart; a multiple of 16 is needed, and at most %lld", op, name,
-                (long long)row_bytes, (long long)x.stride, (long long)kMaxRowBytes);
-  if (x.scale == nullptr || !aligned(x.scale, 4))
-    return fail(TURBO_ERROR_ARGUMENT, "%s: scales of %s are at %p; a 4-byte aligned address is needed", op, name,
-                x.scale);
-  if (x.scale_stride < 0 || x.scale_stride * unit % 4 != 0 || x.scale_stride * unit > kMaxRowBytes)
-    return fail(TURBO_ERROR_ARGUMENT,
-                "%s: rows of scales of %s are %lld bytes apart; a multiple of 4 is needed, and at most %lld", op, name,
-                (long long)(x.scale_stride * unit), (long long)kMaxRowBytes);
-  return TURBO_OK;
-}
-
-turbo_status check_output(const char *op, const turbo_gemm_output &c, int64_t m, int64_t n) {
-  if (!is_float(c.dtype)) return fail(TURBO_ERROR_ARGUMENT, "%s: dtype of c is %d, no float type", op, c.dtype);
-  if (c.bias != nullptr && !is_float(c.bias_dtype))
-    return fail(TURBO_ERROR_ARGUMENT, "%s: dtype of bias is %d, no float type", op, c.bias_dtype);
-  const int64_t bytes = c.dtype == TURBO_FLOAT32 ? 4 : 2;
-  if (c.data == nullptr || !aligned(c.data, bytes)) return fail(TURBO_ERROR_ARGUMENT, "%s: c is at %p", op, c.data);
-  if ((m > 1 && c.stride < n) || c.stride < 0 || std::max(c.stride, n) * bytes > kMaxRowBytes)
-    return fail(TURBO_ERROR_ARGUMENT,
-                "%s: rows of c are %lld elements apart; at least n, %lld, is needed, at most %lld", op,
-                (long long)c.stride, (long long)n, (long long)(kMaxRowBytes / bytes));
-  return TURBO_OK;
-}
-
-// --- launch ----------------------------------------------------------------------------------------------------------
+const Variant mx_variants[] = {TURBO_GEMM_MX_PAIRS(TURBO_GEMM_VARIANT, gemm_mx)};
+const Variant row_variants[] = {TURBO_GEMM_FP8_PAIRS(TURBO_GEMM_VARIANT, gemm_fp8_row)};
+const Variant block_row_variants[] = {TURBO_GEMM_FP8_PAIRS(TURBO_GEMM_BLOCK_VARIANT, gemm_fp8_block_row)};
+const Variant block_tile_variants[] = {TURBO_GEMM_FP8_PAIRS(TURBO_GEMM_BLOCK_VARIANT, gemm_fp8_block_tile)};
 
 // Args is turbo_gemm_mx_args or turbo_gemm_fp8_args.
 template <class Args>
 turbo_status launch(const char *op, const Variant &variant, const Args &given, int64_t row_bytes,
                     turbo::Target target) {
-  const turbo_gemm_operand &a = given.a, &b = given.b;
-  const turbo_gemm_output &c = given.c;
-  const int64_t m = given.m, n = given.n;
-  if (given.tile < TURBO_GEMM_TILE_CHOSEN || given.tile > TURBO_GEMM_TILE_SMALL)
-    return fail(TURBO_ERROR_ARGUMENT, "%s: tile is %d, no turbo_gemm_tile", op, given.tile);
-  if (given.compute_units < 1) return fail(TURBO_ERROR_ARGUMENT, "%s: compute_units is %d", op, given.compute_units);
-  const TileKernel &tile = choose_tile(variant.kernels, m, n, given.tile, given.compute_units);
-  const int64_t tiles = tiles_of(tile, m, n);
+  TURBO_RETURN_IF_FAILED(check_grid(op, given.tile, given.compute_units));
+  const TileKernel &tile = choose_tile(variant.kernels, given.m, given.n, given.tile, given.compute_units);
+  const int64_t tiles = tiles_of(tile, given.m, given.n);
   if (tiles > kMaxTiles)
     return fail(TURBO_ERROR_ARGUMENT, "%s: m = %lld and n = %lld are %lld tiles; at most %lld are accepted", op,
-                (long long)m, (long long)n, (long long)tiles, (long long)kMaxTiles);
-  const int64_t per_access = c.dtype == TURBO_FLOAT32 ? 4 : 8;
-  GemmArgs args{};
-  args.a = static_cast<const unsigned char *>(a.data);
-  args.b = static_cast<const unsigned char *>(b.data);
-  args.a_scale = a.scale;
-  args.b_scale = b.scale;
-  args.bias = c.bias;
-  args.c = c.data;
-  args.a_stride = a.stride;
-  args.b_stride = b.stride;
-  args.a_scale_stride = a.scale_stride;
-  args.b_scale_stride = b.scale_stride;
-  args.a_scale_step = a.scale_step;
-  args.b_scale_step = b.scale_step;
-  args.c_stride = c.stride;
-  args.m = int(m);
-  args.n = int(n);
-  args.row_bytes = int(row_bytes);
-  args.a_scale_shift = a.scale_rows == 128 ? 7 : 0;
-  args.b_scale_shift = b.scale_rows == 128 ? 7 : 0;
-  args.c_type = c.dtype;
-  args.bias_type = c.bias_dtype;
-  args.accumulate = c.accumulate != 0;
-  args.vector = aligned(c.data, 16) && c.stride % per_access == 0 && n % per_access == 0;
-  args.tiles_m = int(ceil_div(m, tile.m));
-  args.tiles_n = int(ceil_div(n, tile.n));
-  return tile.kernel.launch(target, {unsigned(tiles)}, args);
+                (long long)given.m, (long long)given.n, (long long)tiles, (long long)kMaxTiles);
+  return tile.kernel.launch(target, {unsigned(tiles)},
+                            arguments_of(given.a, given.b, given.c, given.m, given.n, row_bytes, tile));
 }
 
 turbo_status gemm_mx(const turbo_gemm_mx_args &args, turbo::Target target) {
   const char *op = "gemm_mx";
   const Variant *variant = find(mx_variants, args.format_a, args.format_b);
-  if (variant == nullptr)
-    return fail(TURBO_ERROR_ARGUMENT, "%s: formats %d and %d; e4m3 and e5m2 go with each other, e2m1 with itself", op,
-                args.format_a, args.format_b);
+  TURBO_RETURN_IF_FAILED(check_formats(op, variant, args.format_a, args.format_b));
   TURBO_RETURN_IF_FAILED(check_sizes(op, args.m, args.n, args.k, 128));
   if (args.m == 0 || args.n == 0) return TURBO_OK;
   const int64_t row_bytes = args.format_a == e2m1 ? args.k / 2 : args.k;
@@ -174,27 +42,6 @@ turbo_status gemm_mx(const turbo_gemm_mx_args &args, turbo::Target target) {
   TURBO_RETURN_IF_FAILED(check_operand(op, "b", args.b, args.n, row_bytes, 1));
   TURBO_RETURN_IF_FAILED(check_output(op, args.c, args.m, args.n));
   return launch(op, *variant, args, row_bytes, target);
-}
-
-turbo_status format_of(const char *op, const char *name, turbo_dtype dtype, int device, turbo_mx_format &format) {
-  char arch[64];
-  TURBO_RETURN_IF_FAILED(turbo::device_arch(device, arch, sizeof arch));
-  const bool fnuz = std::strcmp(arch, "gfx942") == 0;
-  format = dtype == (fnuz ? TURBO_FLOAT8_E4M3_FNUZ : TURBO_FLOAT8_E4M3) ? e4m3 : e5m2;
-  if (format == e5m2 && dtype != (fnuz ? TURBO_FLOAT8_E5M2_FNUZ : TURBO_FLOAT8_E5M2))
-    return fail(TURBO_ERROR_ARGUMENT, "%s: dtype of %s is %d; matrix units of %s take the %s types", op, name, dtype,
-                arch, fnuz ? "FNUZ" : "OCP");
-  return TURBO_OK;
-}
-
-turbo_status check_block(const char *op, const char *name, const turbo_gemm_operand &x, int block) {
-  if (x.scale_rows != 1 && !(x.scale_rows == 128 && block == 128))
-    return fail(TURBO_ERROR_ARGUMENT, "%s: %d rows of %s share a scale; 1 is accepted, 128 with blocks", op,
-                x.scale_rows, name);
-  if (block == 128 && x.scale_step < 0)
-    return fail(TURBO_ERROR_ARGUMENT, "%s: scales of %s are %lld floats apart along k", op, name,
-                (long long)x.scale_step);
-  return TURBO_OK;
 }
 
 turbo_status gemm_fp8(const turbo_gemm_fp8_args &args, turbo::Target target) {

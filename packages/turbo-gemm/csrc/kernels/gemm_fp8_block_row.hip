@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// FP8 GEMM, scales of blocks of 128 along K of each row of A and of B: gemm_fp8.h. A may have one for 128 rows.
-#include "gemm_fp8.h"
+// FP8 GEMM, scales of blocks of 128 along K of each row of A and of B: turbo/gemm/fp8.h. A may have one for 128 rows.
+#include "gemm_kernel.h"
+#include "turbo/gemm/fp8.h"
 
 namespace turbo_gemm {
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// FP8 GEMM, scales of the whole tensor or of rows: gemm_fp8.h.
-#include "gemm_fp8.h"
+// FP8 GEMM, scales of the whole tensor or of rows: turbo/gemm/fp8.h.
+#include "gemm_kernel.h"
+#include "turbo/gemm/fp8.h"
 
 namespace turbo_gemm {
 

@@ -6,10 +6,10 @@
 // row write 128 adjacent bytes of 16-bit elements.
 #pragma once
 
-#include "gemm_pipeline.h"
+#include "turbo/gemm/pipeline.h"
 #include "turbo/vec.h"
 
-namespace turbo_gemm {
+namespace turbo::gemm {
 
 using Accumulator = f32x4[4];  // 16 columns of a row
 
@@ -194,4 +194,26 @@ TURBO_DEVICE void write_tile(const GemmArgs &args, TilePosition tile, int wave,
   }
 }
 
-}  // namespace turbo_gemm
+// Zeros in place of the tile, by all work-items. Bits of 0.0 in every type.
+template <class T>
+TURBO_DEVICE void write_zeros(const GemmArgs &args, TilePosition tile) {
+  const int rows = least(args.m - tile.m, T::m), columns = least(args.n - tile.n, T::n);
+  const int bytes = args.c_type == 0 ? 4 : 2;  // of an element of C
+  const int row_bytes = int(args.c_stride) * bytes;
+  const Buffer c = make_buffer((global<unsigned char> *)args.c + (tile.m * args.c_stride + tile.n) * bytes,
+                               unsigned((rows - 1) * row_bytes + columns * bytes));
+  const int each = args.vector ? 16 : bytes;  // of a store
+  const int per_row = T::n * bytes / each;    // a power of two
+  float zero;
+  asm volatile("v_mov_b32 %0, 0" : "=v"(zero));  // else registers are zeros in the main loop too
+#pragma unroll 1
+  for (int i = thread_index(); i < rows * per_row; i += T::threads) {
+    const int at = (i & (per_row - 1)) * each,
+              offset = at < columns * bytes ? (i >> __builtin_ctz(unsigned(per_row))) * row_bytes + at : kNowhere;
+    if (each == 16) store<float, 4>(f32x4{zero, zero, zero, zero}, c, offset);
+    if (each == 4) store_one(zero, c, offset);
+    if (each == 2) store_one(bf16{}, c, offset);
+  }
+}
+
+}  // namespace turbo::gemm

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // The main loop that all quantised GEMMs share: tiles of A and B go from memory to LDS without registers, waves read
-// fragments and multiply. NOTES-gemm.md has the arithmetic behind the choices.
+// fragments and multiply. turbo-gemm's NOTES-gemm.md has the arithmetic behind the choices.
 //
 // Stage: kStageBytes of each row of the tile, along K. Two stages alternate in LDS. With 8 waves there are two groups of
 // four, one wave of each on every SIMD, and the second runs half a stage behind the first:
@@ -16,16 +16,14 @@
 // for a second work-group instead.
 #pragma once
 
-#include "gemm_args.h"
 #include "turbo/buffer.h"
+#include "turbo/gemm/args.h"
 #include "turbo/lds.h"
 #include "turbo/lds_dma.h"
 #include "turbo/mfma.h"
 #include "turbo/xcd.h"
 
-namespace turbo_gemm {
-
-using namespace turbo;
+namespace turbo::gemm {
 
 // Bytes of a row in a stage, and what one LDS-DMA instruction moves per lane. LDS: (256 + 256) rows in two stages are
 // 128 KiB of gfx950's 160 and all 64 KiB of gfx942.
@@ -182,14 +180,17 @@ struct TilePosition {
   int m, n;  // first row and column
 };
 
-// Tile of this work-group. Each XCD gets a run of adjacent tiles, in bands of 8 tiles of m that go through all of n, so that
-// what one reads the next finds in its L2.
-TURBO_DEVICE TilePosition tile_position(int tiles_m, int tiles_n, int tile_m, int tile_n) {
+// Tile number `at` of C, in bands of 8 tiles of m that go through all of n, so that what one reads the next finds in its L2.
+TURBO_DEVICE TilePosition tile_position(unsigned at, int tiles_m, int tiles_n, int tile_m, int tile_n) {
   constexpr unsigned band = 8;
-  const unsigned at = xcd_order(unsigned(tiles_m) * unsigned(tiles_n));
   const unsigned per_band = band * unsigned(tiles_n), first = at / per_band * band, within = at % per_band;
   const unsigned height = unsigned(tiles_m) - first < band ? unsigned(tiles_m) - first : band;
   return {int(first + within % height) * tile_m, int(within / height) * tile_n};
 }
 
-}  // namespace turbo_gemm
+// Tile of this work-group: each XCD gets a run of adjacent tiles.
+TURBO_DEVICE TilePosition tile_position(int tiles_m, int tiles_n, int tile_m, int tile_n) {
+  return tile_position(xcd_order(unsigned(tiles_m) * unsigned(tiles_n)), tiles_m, tiles_n, tile_m, tile_n);
+}
+
+}  // namespace turbo::gemm

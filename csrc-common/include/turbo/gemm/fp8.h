@@ -11,19 +11,18 @@
 //   bias [n]             fp32, fp16, bf16, or absent
 //   C [m, n]             fp32, fp16, bf16; added to when `accumulate`
 //
-// float32 accumulation in the order of k, one rounding. Deterministic. The pipeline is gemm_pipeline.h.
+// float32 accumulation in the order of k, one rounding. Deterministic. The main loop is pipeline.h.
 // gfx942: v_mfma_f32_16x16x32_{fp8,bf8}_{fp8,bf8}; gfx950: v_mfma_f32_16x16x128_f8f6f4 and, for blocks,
 // v_mfma_f32_32x32x64_f8f6f4, twice as fast.
 #pragma once
 
-#include "gemm_epilogue.h"
+#include "turbo/gemm/epilogue.h"
 
-namespace turbo_gemm {
+namespace turbo::gemm {
 
 // --- one fragment: the stage's bytes of 16 or 32 rows ----------------------------------------------------------------
 
 enum class Format { e4m3, e5m2 };
-constexpr Format e4m3 = Format::e4m3, e5m2 = Format::e5m2;
 
 // Of 64 / Edge lane groups, group g has chunks g, 64 / Edge + g ...: 16 bytes each, in the order of K.
 template <int Edge>
@@ -73,7 +72,7 @@ constexpr int kBlockStages = kBlock / kStageBytes;  // gfx942: 2, gfx950: 1
 
 // Blockwise: the sum over a K block is in `part`, and is scaled and added to `total` while the wave reads the next block:
 // the vector ALU works then beside the matrix unit, which the other group has. One element at a time, since packed f32
-// instructions do not run beside matrix instructions (NOTES-gemm.md).
+// instructions do not run beside matrix instructions (turbo-gemm's NOTES-gemm.md).
 template <Format FormatA, Format FormatB, class T, Scales Kind>
 struct Fp8Loop {
   static constexpr bool blockwise = Kind != Scales::row;
@@ -150,7 +149,7 @@ struct Fp8Loop {
     if constexpr (begins_block(Stage)) {
       if (fetches_scales) {
         const Descriptor from = describe(scale + t / kBlockStages * scale_step, 0x7fffffff);
-        turbo_gemm::fetch_to_lds<4>(from, scale_offset, scale_to + Stage * scales);
+        turbo::fetch_to_lds<4>(from, scale_offset, scale_to + Stage * scales);
       }
     }
   }
@@ -258,31 +257,32 @@ struct Fp8Loop {
   }
 };
 
-// --- kernels ---------------------------------------------------------------------------------------------------------
-
-template <Format FormatA, Format FormatB, class T, Scales Kind>
-TURBO_DEVICE void gemm_fp8(const GemmArgs &args) {
-  using Loop = Fp8Loop<FormatA, FormatB, T, Kind>;
-  __shared__ __attribute__((aligned(16))) unsigned char memory[Loop::lds_bytes];
-  const TilePosition tile = tile_position(args.tiles_m, args.tiles_n, T::m, T::n);
-  Loop loop(args, tile, (local<unsigned char> *)memory);
-  run<T>(loop);
-  loop.finish();
-  if constexpr (Kind == Scales::row) scale_tile<T>(args, tile, loop.wave, loop.total);
-  write_tile<T>(args, tile, loop.wave, loop.total, memory);
-}
+// --- a tile of C -----------------------------------------------------------------------------------------------------
 
 // Matrix instructions of 32 x 32 hold vector instructions half as long, and on gfx950 vector instructions are the limit of
-// blocks (NOTES-gemm.md).
+// blocks (turbo-gemm's NOTES-gemm.md).
 #if defined(__gfx950__)
 constexpr int fragment_edge(Scales kind) { return kind == Scales::row ? 16 : 32; }
 #else
 constexpr int fragment_edge(Scales) { return 16; }
 #endif
 
-#define TURBO_FP8_KERNEL(kind, a, b, tile, waves_m, waves_n, fragments)                                 \
-  TURBO_KERNEL(waves_m * waves_n * 64, 2) void gemm_fp8_##kind##_##a##_##b##_##tile(GemmArgs args) {    \
-    gemm_fp8<a, b, Tile<waves_m, waves_n, fragments, fragment_edge(Scales::kind)>, Scales::kind>(args); \
-  }
+// One kernel's part: its loop, and the tiles that its work-groups compute. `args_of()` gives the arguments, before the main
+// loop and again after it: those of a group would take scalar registers in between.
+template <Format FormatA, Format FormatB, int WavesM, int WavesN, int Fragments, Scales Kind>
+struct Fp8Product {
+  using T = Tile<WavesM, WavesN, Fragments, fragment_edge(Kind)>;
+  using Loop = Fp8Loop<FormatA, FormatB, T, Kind>;
 
-}  // namespace turbo_gemm
+  template <class ArgsOf>
+  static TURBO_METHOD void tile(ArgsOf args_of, TilePosition at, unsigned char (&memory)[Loop::lds_bytes]) {
+    Loop loop(args_of(), at, (local<unsigned char> *)memory);
+    run<T>(loop);
+    loop.finish();
+    const GemmArgs &args = args_of();
+    if constexpr (Kind == Scales::row) scale_tile<T>(args, at, loop.wave, loop.total);
+    write_tile<T>(args, at, loop.wave, loop.total, memory);
+  }
+};
+
+}  // namespace turbo::gemm

@@ -13,7 +13,7 @@
 #define TURBO_GLOBAL(T) T *
 #endif
 
-namespace turbo_gemm {
+namespace turbo::gemm {
 
 // C[m][n] = sum over k of A[m][k] B[n][k], with the scales of the kernel; + bias[n]; + C[m][n] when `accumulate`.
 struct GemmArgs {
@@ -45,7 +45,7 @@ static_assert(sizeof(GemmArgs) == 152, "the layout is part of the interface betw
 // --- tiles -----------------------------------------------------------------------------------------------------------
 //
 // X(..., name, waves along m, waves along n, fragments of 16 rows along m); a wave has 64 columns. 8 waves take turns in
-// two groups (gemm_pipeline.h); 4 waves leave room for a second work-group on the compute unit, which does the same.
+// two groups (pipeline.h); 4 waves leave room for a second work-group on the compute unit, which does the same.
 #define TURBO_GEMM_TILES(X, ...)   \
   X(__VA_ARGS__, 256x256, 2, 4, 8) \
   X(__VA_ARGS__, 128x128, 2, 2, 4)
@@ -66,4 +66,4 @@ static_assert(sizeof(GemmArgs) == 152, "the layout is part of the interface betw
   TURBO_GEMM_FP8_PAIRS(X, __VA_ARGS__) \
   X(__VA_ARGS__, e2m1, e2m1)
 
-}  // namespace turbo_gemm
+}  // namespace turbo::gemm

@@ -1,8 +1,22 @@
 # SPDX-License-Identifier: MIT
 """Grouped GEMM of mixture-of-experts training. Importing it imports neither torch nor triton before first use."""
 
+from typing import TYPE_CHECKING
+
 from turbo_core.lazy import attach
 
-__all__: list[str] = []
+if TYPE_CHECKING:
+    from turbo_grouped_gemm.pytorch.modules.grouped_linear import GroupedLinear
+    from turbo_grouped_gemm.pytorch.ops.grouped_gemm import grouped_gemm
+    from turbo_grouped_gemm.pytorch.ops.groups import group_offs_from_lens
 
-__getattr__, __dir__ = attach(__name__, {})
+__all__ = ["GroupedLinear", "group_offs_from_lens", "grouped_gemm"]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "GroupedLinear": "turbo_grouped_gemm.pytorch.modules.grouped_linear",
+        "group_offs_from_lens": "turbo_grouped_gemm.pytorch.ops.groups",
+        "grouped_gemm": "turbo_grouped_gemm.pytorch.ops.grouped_gemm",
+    },
+)

@@ -1,2 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Public functions and their gradients."""
+
+from turbo_grouped_gemm.pytorch.ops.grouped_gemm import grouped_gemm
+from turbo_grouped_gemm.pytorch.ops.groups import group_offs_from_lens
+
+__all__ = ["group_offs_from_lens", "grouped_gemm"]

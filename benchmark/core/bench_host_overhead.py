@@ -19,16 +19,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "common")]
 
 import torch
 import torch.nn.functional as F
 
 import turbo_attention
 import turbo_gemm
+import turbo_grouped_gemm
 import turbo_norm_act
 from benchmark.common.machine import find_machine
 from benchmark.common.results import format_table, write_csv
+from benchmark.ops.training.grouped_sides import GroupedMm, groups_of
 from turbo_core import AutoKernelDispatcher, BackendType, Decision, KernelBackend
 from turbo_core.low_precision import Float8QuantConfig, ScalingGranularity
 
@@ -114,8 +117,13 @@ def pairs(device: torch.device) -> dict[str, tuple[Callable[[], object], Callabl
         return F.silu(gate) * up
 
     product = forward_backward(lambda a, b: a @ b.t(), x, w)
+    experts, groups = random(4, 32, 32), groups_of([8, 0, 5, 3], device)
     found = {
         "gemm": (forward_backward(lambda a, b: turbo_gemm.gemm(a, b, trans_b=True), x, w), product),
+        "grouped_gemm": (
+            forward_backward(lambda a, b: turbo_grouped_gemm.grouped_gemm(a, b, groups.lens, trans_b=True), x, experts),
+            forward_backward(lambda a, b: GroupedMm().forward(a, b, groups), x, experts),
+        ),
         "rmsnorm": (
             forward_backward(turbo_norm_act.rmsnorm, x, gamma),
             forward_backward(lambda x, g: F.rms_norm(x, (32,), g), x, gamma),

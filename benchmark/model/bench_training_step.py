@@ -17,13 +17,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "common")]
 
 import torch
 
 from benchmark.common.machine import Machine, find_machine
+from benchmark.common.memory import peak_mib
 from benchmark.common.results import Row, format_table, write_csv
 from benchmark.model.blocks import IMPLEMENTATIONS, SHAPES, BlockShape, Stack
+from turbo_testing.group_lens import GROUP_LENS
 
 COLUMNS = [
     "Model", "Tokens", "Implementation", "Check", "SNR (dB)", "Step (ms)", "Host (ms)", "GPU (ms)", "Kernels",
@@ -77,15 +80,15 @@ class Step:
         return [y.detach(), self.x.grad, *(p.grad for p in self.stack.parameters() if p.grad is not None)]
 
 
-def check(name: str, shape: BlockShape, device: torch.device) -> tuple[str, float]:
+def check(name: str, shape: BlockShape, device: torch.device, lens: str) -> tuple[str, float]:
     """PASS or FAIL, and the least SNR of output and gradients, of one block and few tokens."""
-    reference = Stack(shape, "torch", 1, device).float()
+    reference = Stack(shape, "torch", 1, device, lens).float()
     length = min(CHECKED_TOKENS, shape.hidden)
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     expected = Step(reference, shape, 1, length, device).results()
     torch.set_float32_matmul_precision(precision)
-    found = Step(Stack(shape, name, 1, device), shape, 1, length, device).results()
+    found = Step(Stack(shape, name, 1, device, lens), shape, 1, length, device).results()
     least = min(snr(one, other) for one, other in zip(found, expected, strict=True))
     return "PASS" if least >= LEAST_SNR.get(name, LEAST_SNR_FP8) else "FAIL", least
 
@@ -142,7 +145,7 @@ def measure_size(
     device, shape = machine.device, SHAPES[options.model]
     steps: dict[str, Callable[[], object]] = {}
     for name in checks:
-        stack: torch.nn.Module = Stack(shape, name, options.layers, device)
+        stack: torch.nn.Module = Stack(shape, name, options.layers, device, options.lens)
         if options.compile:
             stack = torch.compile(stack)  # type: ignore[assignment]
         steps[name] = Step(stack, shape, batch, length, device)
@@ -154,12 +157,8 @@ def measure_size(
             "SNR (dB)": least,
         }  # fmt: skip
         if name in times:
-            if device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats(device)
-                before = torch.cuda.memory_allocated(device)
-                steps[name]()
-                wait(device)
-                row["Peak (GiB)"] = (torch.cuda.max_memory_allocated(device) - before) / 2**30
+            peak = peak_mib(steps[name], device)
+            row |= {} if peak is None else {"Peak (GiB)": peak / 1024}
             kernels = kernels_of(steps[name], device)
             step_ms, host_ms = times[name]
             row |= {"Step (ms)": step_ms, "Host (ms)": host_ms}
@@ -176,6 +175,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", choices=SHAPES, default="llama3.1-8b")
     parser.add_argument("--tokens", default="1x1024,1x4096", help="batch x length, several with commas")
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--lens", choices=GROUP_LENS, default="balanced", help="how rows are shared out among experts")
     parser.add_argument("--implementations", default="torch,turbo-bf16,turbo-fp8-tensorwise,turbo-fp8-rowwise")
     parser.add_argument("--compile", action="store_true", help="each stack under torch.compile")
     parser.add_argument("--one-thread", action="store_true", help="backward on the thread of the forward (see README)")
@@ -186,7 +186,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("-o", "--output", type=Path, help="CSV file")
     options = parser.parse_args(arguments)
     if options.smoke:
-        options.model, options.tokens, options.layers, options.turns = "smoke", "1x48", 1, 1
+        options.model = "smoke-experts" if SHAPES[options.model].experts else "smoke"
+        options.tokens, options.layers, options.turns = "1x48", 1, 1
     unknown = set(options.implementations.split(",")) - set(IMPLEMENTATIONS)
     if unknown:
         parser.error(f"--implementations {', '.join(sorted(unknown))}: accepted are {', '.join(IMPLEMENTATIONS)}")
@@ -199,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.autograd.set_multithreading_enabled(not options.one_thread)
     print(f"{machine.name}, {machine.platform}, torch {torch.__version__}", flush=True)
     shape = SHAPES[options.model]
-    checks = {name: check(name, shape, machine.device) for name in options.implementations.split(",")}
+    checks = {name: check(name, shape, machine.device, options.lens) for name in options.implementations.split(",")}
     rows: list[Row] = []
     for tokens in options.tokens.split(","):
         batch, length = map(int, tokens.split("x"))

@@ -2,7 +2,7 @@
 """Transformer blocks of published models, from torch's own ops or from Turbo's, with the same parameters.
 
     h = x + o(attention(rotate(q(norm(x))), rotate(k(norm(x))), v(norm(x))))
-    y = h + down(silu(gate(norm(h))) up(norm(h)))
+    y = h + down(silu(gate(norm(h))) up(norm(h)))      or h + experts(norm(h))
 
 Shapes: x [B, S, hidden]; q, k, v [B, S, heads, head_dim]. Rotary embeddings are torch's ops in both.
 """
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 import turbo_attention
 import turbo_gemm
 import turbo_norm_act
+from benchmark.model.experts import Experts, TorchExperts, TurboExperts
 from turbo_core.low_precision import Float8QuantConfig, ScaleDtype, ScalingGranularity
 
 EPS = 1e-5
@@ -30,6 +31,8 @@ class BlockShape:
     Attributes:
         window: keys that a query sees before its own; -1: all.
         sink: whether each head has a learned logit in the softmax's denominator.
+        experts: of the width ``intermediate``, in place of the gated projections; 0: none.
+        topk: experts of a token.
     """
 
     hidden: int
@@ -39,6 +42,8 @@ class BlockShape:
     head_dim: int = 128
     window: int = -1
     sink: bool = False
+    experts: int = 0
+    topk: int = 0
 
 
 SHAPES = {
@@ -48,7 +53,11 @@ SHAPES = {
     "qwen3-8b": BlockShape(4096, 12288, 32, 8),
     # GPT-OSS-20B's attention; its experts are replaced by one dense gate of the width of four, which a token sees
     "gpt-oss-dense": BlockShape(2880, 11520, 64, 8, head_dim=64, window=127, sink=True),
+    "mixtral-8x7b": BlockShape(4096, 14336, 32, 8, experts=8, topk=2),
+    "qwen3-30b-a3b": BlockShape(2048, 768, 32, 4, experts=128, topk=8),
+    "gpt-oss-20b": BlockShape(2880, 2880, 64, 8, head_dim=64, window=127, sink=True, experts=32, topk=4),
     "smoke": BlockShape(64, 96, 4, 2, head_dim=16),
+    "smoke-experts": BlockShape(64, 48, 4, 2, head_dim=16, experts=4, topk=2),
 }
 
 GRANULARITIES = {
@@ -72,6 +81,7 @@ class Block(torch.nn.Module):
         shape: of the model.
         linear: (in, out) -> a linear layer without bias.
         norm: width -> an RMSNorm.
+        experts: those of the shape, None where it has none.
     """
 
     def __init__(
@@ -79,14 +89,17 @@ class Block(torch.nn.Module):
         shape: BlockShape,
         linear: Callable[[int, int], torch.nn.Module],
         norm: Callable[[int], torch.nn.Module],
+        experts: Experts | None = None,
     ) -> None:
         super().__init__()
         self.shape = shape
         wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.q, self.k, self.v = (linear(shape.hidden, width) for width in (wide, narrow, narrow))
         self.o = linear(wide, shape.hidden)
-        self.gate, self.up = linear(shape.hidden, shape.intermediate), linear(shape.hidden, shape.intermediate)
-        self.down = linear(shape.intermediate, shape.hidden)
+        self.experts = experts
+        if experts is None:
+            self.gate, self.up = (linear(shape.hidden, shape.intermediate) for _ in range(2))
+            self.down = linear(shape.intermediate, shape.hidden)
         self.attention_norm, self.ffn_norm = norm(shape.hidden), norm(shape.hidden)
         self.sink = torch.nn.Parameter(torch.zeros(shape.heads)) if shape.sink else None
 
@@ -97,6 +110,8 @@ class Block(torch.nn.Module):
         attended = self.attend(rotate(q, cos, sin), rotate(k, cos, sin), v)
         x = x + self.o(attended.reshape(B, S, -1))
         normed = self.ffn_norm(x)
+        if self.experts is not None:
+            return x + self.experts(normed)
         return x + self.down(self.gated(self.gate(normed), self.up(normed)))
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -148,9 +163,12 @@ IMPLEMENTATIONS = ("torch", "turbo-bf16", *(f"turbo-{name}" for name in GRANULAR
 
 
 class Stack(torch.nn.Module):
-    """``layers`` blocks of one implementation, with bfloat16 parameters that depend on the seed alone."""
+    """``layers`` blocks of one implementation, with bfloat16 parameters that depend on the seed alone; ``lens``: see
+    `Experts`."""
 
-    def __init__(self, shape: BlockShape, implementation: str, layers: int, device: torch.device) -> None:
+    def __init__(
+        self, shape: BlockShape, implementation: str, layers: int, device: torch.device, lens: str = "balanced"
+    ) -> None:
         super().__init__()
         where = {"device": device, "dtype": torch.bfloat16}
         config = GRANULARITIES.get(implementation.removeprefix("turbo-"))
@@ -162,17 +180,26 @@ class Stack(torch.nn.Module):
                 return turbo_gemm.Linear(width, out, bias=False, **where)
             return turbo_gemm.Float8Linear(width, out, bias=False, config=config, **where)
 
+        def experts() -> Experts | None:
+            if not shape.experts:
+                return None
+            if implementation == "torch":
+                return TorchExperts(shape, lens, **where)
+            found = TurboExperts(shape, lens, **where)
+            found.config = config
+            return found
+
         norm = torch.nn.RMSNorm if implementation == "torch" else turbo_norm_act.RMSNorm
         kind = TorchBlock if implementation == "torch" else TurboBlock
         self.blocks = torch.nn.ModuleList(
-            kind(shape, linear, lambda width: norm(width, eps=EPS, **where)) for _ in range(layers)
+            kind(shape, linear, lambda width: norm(width, eps=EPS, **where), experts()) for _ in range(layers)
         )
         self.to(device)
         generator = torch.Generator(device).manual_seed(0)
         with torch.no_grad():
             for parameter in self.parameters():
-                if parameter.dim() == 2:
-                    parameter.normal_(std=parameter.shape[1] ** -0.5, generator=generator)
+                if parameter.dim() > 1:
+                    parameter.normal_(std=parameter.shape[-1] ** -0.5, generator=generator)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:

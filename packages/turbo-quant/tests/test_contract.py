@@ -111,21 +111,28 @@ def raw_calls(device):
     rng = torch.tensor([1, 2], device=device)
     plain, everything = [False] * 5, [False, True, True, True, False]
     offs, padded = torch.tensor([0, 20, 33], device=device), torch.tensor([0, 32, 64], device=device)
+    lens, index = torch.tensor([20, 10], device=device), torch.arange(40, device=device) % 33
+    simple, k_major = (False, None, None, None, False, None, None), (False, None, None, None, True, None, None)
     q = x.to(E4M3)
     scale = torch.zeros(256, 8, dtype=torch.uint8, device=device)
     mx = torch.zeros(2, 33, 128, dtype=torch.uint8, device=device).view(E4M3)
     exponents = torch.full((2, 33, 4), 127, dtype=torch.uint8, device=device)
     return {
-        "tensorwise": (ops.quantize_float, (x, E4M3, "tensorwise", 0, True, False, False, None, None, None, False)),
-        "rowwise": (ops.quantize_float, (x, E4M3, "rowwise", 0, True, True, False, None, None, None, False)),
-        "tile": (ops.quantize_float, (x, E4M3, "blockwise", 32, True, False, True, None, None, None, False)),
-        "blockwise": (ops.quantize_float, (x, E4M3, "blockwise", 32, True, True, False, None, None, None, False)),
-        "k-major": (ops.quantize_float, (x, E4M3, "blockwise", 32, True, True, False, None, None, None, True)),
-        "k-major tensor": (ops.quantize_float, (x, E4M3, "tensorwise", 0, False, True, False, None, None, None, True)),
-        "groups": (ops.quantize_float, (x[:1], E4M3, "blockwise", 32, True, True, False, offs, padded, None, False)),
-        "mxfp8": (ops.quantize_mx, (x, "e4m3", plain, None, 0, None, None, None)),
-        "mxfp4": (ops.quantize_mx, (x, "e2m1", plain, everything, 7, rng, None, None)),
-        "mx-groups": (ops.quantize_mx, (x[:1], "e5m2", None, plain, 0, None, offs, padded * 4)),
+        "tensorwise": (ops.quantize_float, (x, E4M3, "tensorwise", 0, True, False, *simple)),
+        "rowwise": (ops.quantize_float, (x, E4M3, "rowwise", 0, True, True, *simple)),
+        "tile": (ops.quantize_float, (x, E4M3, "blockwise", 32, True, False, True, *simple[1:])),
+        "blockwise": (ops.quantize_float, (x, E4M3, "blockwise", 32, True, True, *simple)),
+        "k-major": (ops.quantize_float, (x, E4M3, "blockwise", 32, True, True, *k_major)),
+        "k-major tensor": (ops.quantize_float, (x, E4M3, "tensorwise", 0, False, True, *k_major)),
+        "groups": (ops.quantize_float, (x[:1], E4M3, "blockwise", 32, True, True, False, offs, padded, *simple[3:])),
+        "k-major groups": (
+            ops.quantize_float,
+            (x[:1], E4M3, "rowwise", 0, True, True, False, offs, padded * 4, None, True, lens, index),
+        ),
+        "mxfp8": (ops.quantize_mx, (x, "e4m3", plain, None, 0, None, None, None, None, None)),
+        "mxfp4": (ops.quantize_mx, (x, "e2m1", plain, everything, 7, rng, None, None, None, None)),
+        "mx-groups": (ops.quantize_mx, (x[:1], "e5m2", None, plain, 0, None, offs, padded * 4, None, None)),
+        "mx-groups named": (ops.quantize_mx, (x[:1], "e5m2", None, plain, 0, None, offs, padded * 4, lens, index)),
         "dequantize": (ops.dequantize_float, (q, torch.ones((), device=device), "tensorwise", 0, 0, torch.bfloat16)),
         "dequantize-mx": (ops.dequantize_mx, (mx, exponents, "e4m3", 100, True, True, 5, torch.float32)),
         "shuffle_scale": (ops.shuffle_scale, (scale[:100, :5].contiguous(),)),

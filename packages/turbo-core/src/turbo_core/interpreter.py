@@ -212,8 +212,8 @@ class _Patch:
             originals.append((owner, name, getattr(owner, name)))
             setattr(owner, name, function)
 
-        for name, function in replacements(self.module, self.tl).items():
-            replace(self.module, name, function)
+        for owner, name, function in replacements(self.module, self.tl):
+            replace(owner, name, function)
         replace(self.module, "_convert_float", convert_float)
         replace(builder, "cast_impl", cast_impl)
         replace(builder, "create_dot", create_dot)

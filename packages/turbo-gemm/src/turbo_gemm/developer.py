@@ -9,6 +9,7 @@ Of the ops:
 - `into_main_grad`, `check_main_grad`: whether a call's weight gradient goes into ``main_grad``, and may;
   `product_into_main_grad`: a product that adds it there.
 - `Scheme`, `mx_direction`: how operands are quantised by a config; `quantize_batch`, with `RowGroups`: quantises one.
+  `quantized`: what a user may pass as a weight, quantised; `operand_recipe`: how one that is must have been.
 - `differentiable_product`, of a `Product` with `Rules`: a product of quantised operands, differentiable in the tensors
   as they were; `dequantized`: such a tensor, of one that is quantised already; `as_pair`: any operand as a pair.
 - `gemm_reference`: the float32 product; `BLAS_REACH`: how many elements a BLAS is trusted with.
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from turbo_gemm.pytorch.kernels.blas_settings import BLAS_REACH
     from turbo_gemm.pytorch.kernels.gemm_reference import gemm_reference
     from turbo_gemm.pytorch.ops.gemm_checks import DTYPES, check_main_grad
-    from turbo_gemm.pytorch.ops.gemm_fp8_inputs import as_pair, dequantized
+    from turbo_gemm.pytorch.ops.gemm_fp8_inputs import as_pair, dequantized, operand_recipe, quantized
     from turbo_gemm.pytorch.ops.gemm_fp8_quantize import RowGroups, Scheme, mx_direction, quantize_batch
     from turbo_gemm.pytorch.ops.gemm_gradients import gradient_operand
     from turbo_gemm.pytorch.ops.main_grad import into_main_grad, product_into_main_grad
@@ -120,7 +121,9 @@ __all__ = [
     "mx_format",
     "pack_rows",
     "pack_scales",
+    "operand_recipe",
     "quantize_batch",
+    "quantized",
     "record_of",
     "row_stride",
     "store_tile",
@@ -147,6 +150,8 @@ __getattr__, __dir__ = attach(
         "quantize_batch": _QUANTIZE,
         "as_pair": _INPUTS,
         "dequantized": _INPUTS,
+        "operand_recipe": _INPUTS,
+        "quantized": _INPUTS,
         "BLAS_REACH": "turbo_gemm.pytorch.kernels.blas_settings",
         "gemm_reference": "turbo_gemm.pytorch.kernels.gemm_reference",
         "DTYPES": "turbo_gemm.pytorch.ops.gemm_checks",

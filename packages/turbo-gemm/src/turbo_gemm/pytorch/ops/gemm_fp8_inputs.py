@@ -14,7 +14,7 @@ from turbo_gemm.pytorch.ops.gemm_checks import check_gemm, check_main_grad
 from turbo_gemm.pytorch.ops.gemm_fp8_quantize import Quantised, Scheme, mx_direction, quantize
 from turbo_quant import QuantizedTensor, QuantizedTensorPair, check_quantized_tensor
 
-__all__ = ["as_pair", "checked", "dequantized", "quantized"]
+__all__ = ["as_pair", "checked", "dequantized", "operand_recipe", "quantized"]
 
 _PRESHUFFLE_ALIGNMENT = 16  # rows of a tile of AITER's payload order
 
@@ -85,7 +85,7 @@ def quantized(
     scheme: Scheme,
     wanted: tuple[bool, bool],
 ) -> Quantised:
-    """Operand ``name`` (a or b) with scales along the dimensions that are ``wanted``.
+    """Operand ``name`` (a or b), or a batch of such, with scales along the dimensions that are ``wanted``.
 
     What the user has is used. A payload for the backward that is missing is made from the dequantised values, which
     rounds a second time, unless one serves both (TENSORWISE, tiles of BLOCKWISE).
@@ -111,7 +111,7 @@ def _is_transposed(given: QuantizedTensor, x: QuantizedTensorPair, scheme: Schem
 
 def _given(given: QuantizedTensor, x: QuantizedTensorPair, name: str, scheme: Scheme) -> Operand:
     """What the user has, as a GEMM reads it."""
-    data = given.qdata.t() if _is_transposed(given, x, scheme) else given.qdata
+    data = given.qdata.mT if _is_transposed(given, x, scheme) else given.qdata
     scale = given.scale_inv
     if scheme.granularity is ScalingGranularity.TENSORWISE:
         scale = scale.reshape(())  # others may have made it [1]
@@ -128,7 +128,7 @@ def _made(source: torch.Tensor, known: Operand | None, name: str, scheme: Scheme
     return quantize(source, scheme, name, (dim == 0, dim == 1))[dim]
 
 
-def _recipe(name: str, scheme: Scheme, dim: int) -> ScalingRecipe:
+def operand_recipe(name: str, scheme: Scheme, dim: int) -> ScalingRecipe:
     """What operand ``name`` must have been quantised with along ``dim``."""
     if scheme.granularity is ScalingGranularity.MX_BLOCKWISE:
         tile, rht, stochastic, shuffle_scale, shuffle_out = mx_direction(scheme, name, dim)
@@ -148,13 +148,13 @@ def _check(
     what = name if given is x.data else f"{name}.data_t"
     shape, device = tuple(x.data.shape), x.data.device
     if _is_transposed(given, x, scheme):
-        shape = shape[::-1]
+        shape = (*shape[:-2], shape[-1], shape[-2])
     if tuple(given.shape) != shape or given.device != device:
         accepted = f"{list(shape)} on {device} is accepted"
         raise UnsupportedError(f"{op}: {what} has shape {list(given.shape)} on {given.device}; {accepted}")
     if given.is_grouped_tensor:
         raise UnsupportedError(f"{op}: {what} is a grouped tensor; one without groups is accepted")
     try:
-        check_quantized_tensor(given, config, dim - 2, _recipe(name, scheme, dim))
+        check_quantized_tensor(given, config, dim - 2, operand_recipe(name, scheme, dim))
     except UnsupportedError as refusal:
         raise UnsupportedError(f"{op}: {what} is not as config asks: {refusal}") from None

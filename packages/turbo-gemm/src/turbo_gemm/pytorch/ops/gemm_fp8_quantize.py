@@ -158,9 +158,23 @@ class RowGroups(NamedTuple):
 
 
 def quantize(x: torch.Tensor, scheme: Scheme, which: str, wanted: tuple[bool, bool]) -> Quantised:
-    """x, which is ``a``, ``b`` or the ``gradient``, with scales along the dimensions that are ``wanted``."""
+    """x, which is ``a``, ``b`` or the ``gradient``, with scales along the dimensions that are ``wanted``.
+
+    A batch of matrices comes back as operands that have a first dimension more.
+    """
     tiles = scheme.granularity is ScalingGranularity.BLOCKWISE and which == "b"
-    return _squeezed(quantize_batch(x.unsqueeze(0), scheme, which, wanted), wanted, tiles)
+    batch = x.dim() == 3
+    row, row_scale, column, column_scale = quantize_batch(x if batch else x.unsqueeze(0), scheme, which, wanted)
+    return (
+        _operand(column, column_scale, tiles, batch) if wanted[0] else None,
+        _operand(row, row_scale, tiles, batch) if wanted[1] else None,
+    )
+
+
+def _operand(payload: Any, scale: Any, tiles: bool, batch: bool) -> Operand:
+    return (
+        Operand(payload, scale, False, tiles) if batch else Operand(payload.squeeze(0), scale.squeeze(0), False, tiles)
+    )
 
 
 def quantize_batch(
@@ -211,14 +225,6 @@ def _quantize_mx(
     )
     outputs: MxOutputs = run_quantize_mx(call)
     return outputs
-
-
-def _squeezed(outputs: Any, wanted: tuple[bool, bool], tiles: bool = False) -> Quantised:
-    row, row_scale, column, column_scale = outputs
-    return (
-        Operand(column.squeeze(0), column_scale.squeeze(0), tiles=tiles) if wanted[0] else None,
-        Operand(row.squeeze(0), row_scale.squeeze(0), tiles=tiles) if wanted[1] else None,
-    )
 
 
 def mx_direction(scheme: Scheme, which: str, dim: int) -> MxDirection:

@@ -55,8 +55,8 @@ TURBO_KERNEL(64, 1) void wave_reductions(global<float> *to) {
   to[thread_index()] = wave_sum(x) + wave_max(x) + shuffle(x, thread_index() ^ 5) + read_lane(x, 3) + lanes;
 }
 
-TURBO_KERNEL(64, 1) void wave_scans(global<unsigned> *to, unsigned limit) {
-  to[thread_index()] = wave_running_sum(to[thread_index()], limit);
+TURBO_KERNEL(64, 1) void wave_scans(global<unsigned> *to) {
+  to[thread_index()] = wave_scan(to[thread_index()], [](unsigned x, unsigned y) { return x + y; });
 }
 
 TURBO_KERNEL(1024, 4) void block_reductions(global<float> *to) {

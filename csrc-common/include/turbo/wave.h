@@ -68,18 +68,16 @@ TURBO_DEVICE float wave_reduce(float x) {
 TURBO_DEVICE float wave_sum(float x) { return wave_reduce<Sum>(x); }
 TURBO_DEVICE float wave_max(float x) { return wave_reduce<Max>(x); }
 
-// Sums of lanes 0 to this one, none beyond `limit`, of numbers that are not beyond it either; below 2^31.
-TURBO_DEVICE unsigned wave_running_sum(unsigned x, unsigned limit) {
-  const auto add = [&](float other) {
-    x += bits<unsigned>(other);
-    x = x < limit ? x : limit;
-  };
-  add(dpp::move<dpp::row_shr(1)>(bits<float>(x), 0.0f));
-  add(dpp::move<dpp::row_shr(2)>(bits<float>(x), 0.0f));
-  add(dpp::move<dpp::row_shr(4)>(bits<float>(x), 0.0f));
-  add(dpp::move<dpp::row_shr(8)>(bits<float>(x), 0.0f));
-  add(dpp::move<dpp::row_bcast15, 0xa>(bits<float>(x), 0.0f));
-  add(dpp::move<dpp::row_bcast31, 0xc>(bits<float>(x), 0.0f));
+// What lanes 0 to this one have together: combine(a, b) is associative, and 0 changes nothing in it.
+template <class Combine>
+TURBO_DEVICE unsigned wave_scan(unsigned x, Combine combine) {
+  const auto step = [&](float other) { x = combine(x, bits<unsigned>(other)); };
+  step(dpp::move<dpp::row_shr(1)>(bits<float>(x), 0.0f));
+  step(dpp::move<dpp::row_shr(2)>(bits<float>(x), 0.0f));
+  step(dpp::move<dpp::row_shr(4)>(bits<float>(x), 0.0f));
+  step(dpp::move<dpp::row_shr(8)>(bits<float>(x), 0.0f));
+  step(dpp::move<dpp::row_bcast15, 0xa>(bits<float>(x), 0.0f));
+  step(dpp::move<dpp::row_bcast31, 0xc>(bits<float>(x), 0.0f));
   return x;
 }
 

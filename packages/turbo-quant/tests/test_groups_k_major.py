@@ -26,8 +26,9 @@ def name(value):
 def rows_of(case):
     """The rows of the groups' array that each group has, as the group's values say."""
     rows = case.rows if case.idx is None else len(case.idx)
-    begins = numpy.cumsum([0, *case.lens]) if case.offs is None else case.offs
-    return [range(max(begin, 0), min(begin + n, rows)) for begin, n in zip(begins, case.lens)]
+    offs = numpy.cumsum([0, *case.lens]) if case.offs is None else case.offs
+    offs = [min(max(offset, 0), rows) for offset in offs]
+    return [range(begin, min(begin + n, end)) for begin, n, end in zip(offs, case.lens, offs[1:])]
 
 
 def problem(case, columns, device, dtype=torch.bfloat16, index=torch.int64):
@@ -144,6 +145,7 @@ def test_padded_groups(device):
         _, sources, groups = problem(case, 1, device)
         lens = [-(-len(rows) // 128) * 128 for rows in sources]
         assert groups["group_offs_padded"].tolist() == numpy.cumsum([0, *lens]).tolist(), case.name
-    lens = torch.tensor([9, 9, 9], dtype=torch.int32, device=device)
-    over = padded_groups(lens, torch.zeros(4, dtype=torch.int32, device=device), 9, 4)
-    assert over.offs_padded.tolist() == [0, 12, 20, 20] and over.offs.dtype is torch.int64
+    lens, offs = torch.tensor([9, 9, 9], dtype=torch.int32), torch.tensor([-1, 5, 2, 9], dtype=torch.int32)
+    groups = padded_groups(lens.to(device), offs.to(device), 8, 4)
+    assert groups.offs.tolist() == [0, 5, 5, 8] and groups.offs_padded.tolist() == [0, 8, 8, 12]
+    assert groups.offs.dtype is groups.offs_padded.dtype is torch.int64

@@ -15,12 +15,11 @@ __all__ = ["group_rows"]
 @triton.jit
 def _begin_and_end(offs_ptr, lens_ptr, group, ok, rows):
     """First row and the one past the last of groups."""
-    first = tl.load(offs_ptr + group, mask=ok, other=0).to(tl.int64)
-    if lens_ptr is None:
-        end = tl.load(offs_ptr + group + 1, mask=ok, other=0).to(tl.int64)
-    else:
-        end = first + tl.load(lens_ptr + group, mask=ok, other=0)
-    begin = tl.minimum(tl.maximum(first, 0), rows)
+    begin = tl.load(offs_ptr + group, mask=ok, other=0).to(tl.int64)
+    begin = tl.minimum(tl.maximum(begin, 0), rows)
+    end = tl.load(offs_ptr + group + 1, mask=ok, other=0).to(tl.int64)
+    if lens_ptr is not None:
+        end = tl.minimum(end, begin + tl.load(lens_ptr + group, mask=ok, other=0))
     return begin, tl.minimum(tl.maximum(end, begin), rows)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from turbo_core.low_precision import MX_PADDING
-from turbo_quant.calls import PaddedGroups, QuantizeFloatCall, QuantizeMxCall, round_up
+from turbo_quant.calls import PaddedGroups, QuantizeFloatCall, QuantizeMxCall
 
 __all__ = ["gather_groups", "pad_groups", "padded_groups", "row_of_padded_row", "rows_of_groups"]
 
@@ -28,14 +28,12 @@ def padded_groups(
         rows: what the groups say beyond them is cut off, so that the padded groups end by
             ``rows + G * (multiple - 1)`` rounded up to ``multiple``.
     """
-    lens = group_lens.long()
+    lens = group_lens.long().clamp(0, rows)
     zero = lens.new_zeros(1)
-    offs = torch.cat((zero, lens.clamp(min=0).cumsum(0))) if group_offs is None else group_offs.long()
-    begin = offs[:-1].clamp(0, rows)
-    inside = ((offs[:-1] + lens).clamp(max=rows) - begin).clamp(min=0)
-    padded = ((inside + multiple - 1) // multiple * multiple).cumsum(0)
-    most = round_up(rows + lens.shape[0] * (multiple - 1), multiple)
-    return PaddedGroups(offs, torch.cat((zero, padded.clamp(max=most))))
+    offs = torch.cat((zero, lens.cumsum(0))) if group_offs is None else group_offs.long().cummax(0).values
+    offs = offs.clamp(0, rows)
+    inside = torch.minimum(lens, offs[1:] - offs[:-1])
+    return PaddedGroups(offs, torch.cat((zero, ((inside + multiple - 1) // multiple * multiple).cumsum(0))))
 
 
 def row_of_padded_row(
@@ -55,11 +53,11 @@ def row_of_padded_row(
     group = torch.searchsorted(group_offs_padded[1:].contiguous(), row, right=True)
     inside = group < group_offs.shape[0] - 1
     group = torch.where(inside, group, 0)
-    begin, end = group_offs[group], group_offs[group + 1]
+    begin, end = group_offs[group].clamp(0, rows), group_offs[group + 1].clamp(max=rows)
     if group_lens is not None:
-        end = begin + group_lens[group]
-    source = row - group_offs_padded[group] + begin.clamp(0, rows)
-    inside = inside & (source < end.clamp(max=rows))
+        end = torch.minimum(end, begin + group_lens[group])
+    source = row - group_offs_padded[group] + begin
+    inside = inside & (source < end)
     return torch.where(inside, source, 0), inside
 
 

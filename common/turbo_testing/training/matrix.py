@@ -27,7 +27,7 @@ OP_CHECKS = {
 }
 MODULE_CHECKS = checks_modules.CHECKS
 
-SETTERS = ("gemm", "attn", "sparse_attn", "norm_act", "quant")
+SETTERS = ("gemm", "grouped_gemm", "attn", "sparse_attn", "norm_act", "quant")
 
 # What a backend can get wrong by itself; all else is the op's, whatever the backend, and Triton's interpreter is slow.
 OF_BACKENDS = (

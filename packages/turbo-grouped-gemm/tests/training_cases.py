@@ -8,47 +8,74 @@ from pathlib import Path
 
 import torch
 
-import turbo_grouped_gemm
+import turbo_grouped_gemm as tgg
 from turbo_testing.cases import load_file
 from turbo_testing.training import ModuleCase, OpCase, floats
 
 cases = load_file(Path(__file__).with_name("cases.py"), "cases_of_turbo_grouped_gemm")
-WIDTH = 24
+
+G, N, K = 3, 20, 36  # N and K are multiples of no tile
 
 
-def _inputs(rows, dtype, device, residual):
-    tensors = {"x": floats(rows, WIDTH, dtype=dtype, device=device), "scale": floats(rows, dtype=dtype, device=device)}
-    if residual:
-        tensors["residual"] = floats(rows, WIDTH, dtype=dtype, device=device)
+def lens_of(rows, device):
+    """Three groups, the second one empty, and rows behind the last."""
+    first = rows // 2
+    return torch.tensor([first, 0, rows - first - rows // 5], device=device)
+
+
+def _make(rows, dtype, device, *, trans_b=True, bias=True, dense=True):
+    tensors = {
+        "a": floats(rows, K, dtype=dtype, device=device),
+        "b": floats(G, *((N, K) if trans_b else (K, N)), dtype=dtype, device=device, scale=0.3),
+        "group_lens": lens_of(rows, device),
+    }
+    if bias:
+        tensors["bias"] = floats(G, N, dtype=torch.float32, device=device)
     return tensors
 
 
+def _gathered(rows, dtype, device):
+    """Rows of a taken up to twice, the other way round, and put elsewhere; of no group, an index out of all bounds."""
+    tensors = _make(rows, dtype, device, trans_b=False, bias=False)
+    slots = 2 * rows
+    tensors["group_lens"] = lens_of(slots, device)
+    tensors["a_idx"] = torch.arange(slots, device=device).flip(0) // 2
+    tensors["out_idx"] = torch.arange(slots, device=device, dtype=torch.int32).flip(0)
+    tensors["a_idx"][slots - slots // 5 :] = -7
+    return tensors
+
+
+def _masked(rows, dtype, device):
+    tensors = _make(rows, dtype, device, bias=True)
+    tensors["a"] = floats(G, rows, K, dtype=dtype, device=device)
+    tensors["group_lens"] = torch.tensor([rows // 2, rows, 0], dtype=torch.int32, device=device)
+    return tensors
+
+
+_AB = ("a", "b")
+_16 = (torch.float32, torch.bfloat16, torch.float16)
+
 OPS = [
     OpCase(
-        "scale_rows",
-        turbo_grouped_gemm.scale_rows,
-        partial(_inputs, residual=True),
-        ("x", "scale", "residual"),
-        cases.scale_rows,
-        second=True,
+        "grouped_gemm", partial(tgg.grouped_gemm, trans_b=True), _make, ("a", "b", "bias"),
+        partial(cases.grouped_gemm, trans_b=True), "NT bias", _AB, dtypes=_16, second=True,
     ),
     OpCase(
-        "scale_rows",
-        turbo_grouped_gemm.scale_rows,
-        partial(_inputs, residual=False),
-        ("x", "scale"),
-        cases.scale_rows,
-        "without a residual",
-        second=True,
+        "grouped_gemm", tgg.grouped_gemm, _gathered, _AB, cases.grouped_gemm, "NN by indices", _AB, second=True,
     ),
+    OpCase(
+        "grouped_gemm", partial(tgg.grouped_gemm, trans_b=True, out_dtype=torch.float32), _masked, ("a", "b", "bias"),
+        partial(cases.grouped_gemm, trans_b=True), "masked to float32", _AB, second=True,
+    ),
+]  # fmt: skip
+
+
+def _rows(device):
+    return floats(10, K, dtype=torch.float32, device=device), lens_of(10, device)
+
+
+MODULES = [
+    ModuleCase("GroupedLinear", lambda device: tgg.GroupedLinear(G, K, N, bias=True, device=device), _rows),
 ]
 
-
-def _module_inputs(device):
-    x, scale = floats(2, 5, WIDTH, dtype=torch.float32, device=device), floats(2, 5, dtype=torch.float32, device=device)
-    return x, scale, 2 * x
-
-
-MODULES = [ModuleCase("ScaleRows", lambda device: turbo_grouped_gemm.ScaleRows(), _module_inputs)]
-
-NOT_OPS: dict[str, str] = {}  # public names that are neither, each with what it is
+NOT_OPS = {"group_offs_from_lens": "integers from integers"}

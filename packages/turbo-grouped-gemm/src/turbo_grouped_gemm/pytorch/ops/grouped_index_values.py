@@ -19,9 +19,9 @@ __all__ = ["check_group_values"]
 
 
 def _wanted(lens: torch.Tensor) -> bool:
-    if not check_indices_from_environment() or torch.compiler.is_compiling() or type(lens) is not torch.Tensor:
+    if torch.compiler.is_compiling() or type(lens) is not torch.Tensor or lens.device.type == "meta":
         return False
-    if lens.device.type == "meta":
+    if not check_indices_from_environment():
         return False
     return lens.device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
 

@@ -14,6 +14,12 @@ Of the ops:
   as they were; `dequantized`: such a tensor, of one that is quantised already; `as_pair`: any operand as a pair.
 - `gemm_reference`: the float32 product; `BLAS_REACH`: how many elements a BLAS is trusted with.
 
+Of the HIP kernels' launches:
+
+- `payload_of`, `scale_of`, `native_operand`: operands as the main loops read them, `NativeOutput`: C; `stride_of`: from index
+  to index; `why_not_operands`: why matrix units cannot take them.
+- `TILES`: names of tiles; `BLOCK`: edge of a block with one scale; `MAX_ROW_BYTES`: the longest rows.
+
 Stages of the Triton kernels, for kernels of other wheels:
 
 - `tile_of_program`, `grouped_order`: the order in which programs take tiles, over XCDs and for L2.
@@ -45,6 +51,17 @@ if TYPE_CHECKING:
     from turbo_gemm.calls import mx_format
     from turbo_gemm.pytorch.kernels.blas_settings import BLAS_REACH
     from turbo_gemm.pytorch.kernels.gemm_reference import gemm_reference
+    from turbo_gemm.pytorch.kernels.native_operands import (
+        BLOCK,
+        MAX_ROW_BYTES,
+        TILES,
+        NativeOutput,
+        native_operand,
+        payload_of,
+        scale_of,
+        stride_of,
+        why_not_operands,
+    )
     from turbo_gemm.pytorch.ops.gemm_checks import DTYPES, check_main_grad
     from turbo_gemm.pytorch.ops.gemm_fp8_inputs import as_pair, dequantized, operand_recipe, quantized
     from turbo_gemm.pytorch.ops.gemm_fp8_quantize import RowGroups, Scheme, mx_direction, quantize_batch
@@ -82,7 +99,18 @@ _PRODUCT = "turbo_gemm.pytorch.ops.quantised_product"
 _KERNEL, _LAUNCH, _TILES = (f"turbo_gemm.triton.gemm_{part}" for part in ("kernel", "launch", "tiles"))
 _FP8, _AUDIT = (f"turbo_gemm.triton.gemm_fp8_{part}" for part in ("tiles", "audit"))
 
+_NATIVE = "turbo_gemm.pytorch.kernels.native_operands"
+
 __all__ = [
+    "BLOCK",
+    "MAX_ROW_BYTES",
+    "TILES",
+    "NativeOutput",
+    "native_operand",
+    "payload_of",
+    "scale_of",
+    "stride_of",
+    "why_not_operands",
     "BLAS_REACH",
     "gemm_reference",
     "DTYPES",
@@ -139,6 +167,15 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "multiply_payloads": "turbo_gemm.pytorch.ops.payload_product",
+        "BLOCK": _NATIVE,
+        "MAX_ROW_BYTES": _NATIVE,
+        "TILES": _NATIVE,
+        "NativeOutput": _NATIVE,
+        "native_operand": _NATIVE,
+        "payload_of": _NATIVE,
+        "scale_of": _NATIVE,
+        "stride_of": _NATIVE,
+        "why_not_operands": _NATIVE,
         "mx_format": "turbo_gemm.calls",
         "Gradients": _PRODUCT,
         "Product": _PRODUCT,

@@ -16,8 +16,8 @@ Of the ops:
 
 Of the HIP kernels' launches:
 
-- `payload_of`, `scale_of`, `native_operand`: operands as the main loops read them, `NativeOutput`: C; `stride_of`: from index
-  to index; `why_not_operands`: why matrix units cannot take them.
+- `payload_of`, `scale_of`, `native_operand`: operands as the main loops read them, `NativeOutput`: C; `stride_of`: from
+  index to index; `why_not_operands`: why matrix units cannot take them.
 - `TILES`: names of tiles; `BLOCK`: edge of a block with one scale; `MAX_ROW_BYTES`: the longest rows.
 
 Stages of the Triton kernels, for kernels of other wheels:

@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "common")]
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+import turbo_grouped_gemm  # noqa: E402
 from benchmark.accuracy.figures import FIGURES, figures  # noqa: E402
 from benchmark.accuracy.options import (  # noqa: E402
     DTYPES,
@@ -35,7 +36,6 @@ from benchmark.common.results import format_table, write_csv  # noqa: E402
 from benchmark.ops.training.grouped_check import exact_product, exact_wgrad  # noqa: E402
 from benchmark.ops.training.grouped_sides import Groups, groups_of  # noqa: E402
 from turbo_core import GlobalBackendManager, trace_dispatch  # noqa: E402
-from turbo_grouped_gemm import grouped_gemm, grouped_gemm_fp4, grouped_gemm_fp8  # noqa: E402
 from turbo_testing.group_lens import GROUP_LENS, group_lens  # noqa: E402
 from turbo_testing.quantised import FP4_CONFIGS, FP8_CONFIGS, gate  # noqa: E402
 
@@ -51,10 +51,10 @@ SHOWN = ["Op", "Lens", "Backend", "Part", "Check", "Relative Error", "SNR (dB)",
 def product(op: str, x: Tensor, w: Tensor, lens: Tensor) -> Tensor:
     """y[r] = x[r] w[g]^T by the op, or by grouped_gemm_fp8 or grouped_gemm_fp4 under the config of that name."""
     if op == "grouped_gemm":
-        return grouped_gemm(x, w, lens, trans_b=True)
+        return turbo_grouped_gemm.grouped_gemm(x, w, lens, trans_b=True)
     if op in FP4_CONFIGS:
-        return grouped_gemm_fp4(x, w, lens, trans_b=True, config=FP4_CONFIGS[op])
-    return grouped_gemm_fp8(x, w, lens, trans_b=True, config=FP8_CONFIGS[op])
+        return turbo_grouped_gemm.grouped_gemm_fp4(x, w, lens, trans_b=True, config=FP4_CONFIGS[op])
+    return turbo_grouped_gemm.grouped_gemm_fp8(x, w, lens, trans_b=True, config=FP8_CONFIGS[op])
 
 
 def exact_results(inputs: dict[str, Tensor], groups: Groups) -> dict[str, Tensor]:

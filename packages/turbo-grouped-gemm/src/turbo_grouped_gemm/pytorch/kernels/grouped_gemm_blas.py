@@ -20,7 +20,7 @@ from turbo_core.device import device_facts
 from turbo_gemm.developer import BLAS_REACH
 from turbo_grouped_gemm.calls import GroupedGemmCall, GroupedWgradCall, Groups, gemm_specs, wgrad_specs
 
-__all__ = ["run", "why_not"]
+__all__ = ["aligned", "contiguous", "group_ends", "run", "why_not"]
 
 _ALIGNMENT = 16  # bytes, of addresses and strides
 _ON_ROCM = "ROCM_ALLOW_GROUP_GEMM_CK"  # torch's: without it the groups are read on the host
@@ -103,12 +103,12 @@ def _layout(x: torch.Tensor) -> bool | None:
     return None
 
 
-def _aligned(x: torch.Tensor) -> torch.Tensor:
+def aligned(x: torch.Tensor) -> torch.Tensor:
     """x, at an address that torch takes."""
     return x if x.data_ptr() % _ALIGNMENT == 0 else x.clone()
 
 
-def _ends(groups: Groups, rows: int) -> torch.Tensor:
+def group_ends(groups: Groups, rows: int) -> torch.Tensor:
     """int32 [G]: the row behind the last of each group, no further than the rows go."""
     return groups.lens.clamp(min=0).cumsum(0).clamp(max=rows).to(torch.int32)
 
@@ -117,17 +117,17 @@ def run(call: GroupedGemmCall | GroupedWgradCall) -> torch.Tensor:
     """Compute the call. What is added to ``out`` has been rounded to bf16."""
     product: Any = _product()
     _, rows, _, _ = call.sizes()
-    ends = _ends(call.groups, rows)
+    ends = group_ends(call.groups, rows)
     if isinstance(call, GroupedGemmCall):
         b_GKN = call.b.mT if call.trans_b else call.b
-        c: torch.Tensor = product(_aligned(call.a), _aligned(b_GKN), offs=ends)
+        c: torch.Tensor = product(aligned(call.a), aligned(b_GKN), offs=ends)
         behind = torch.arange(rows, device=ends.device, dtype=torch.int32) >= ends[-1]
-        return _contiguous(c.masked_fill_(behind[:, None], 0), gemm_specs(call))
-    c = product(_aligned(call.x).t(), _aligned(call.y), offs=ends)
+        return contiguous(c.masked_fill_(behind[:, None], 0), gemm_specs(call))
+    c = product(aligned(call.x).t(), aligned(call.y), offs=ends)
     c = c.masked_fill_((call.groups.lens <= 0)[:, None, None], 0)
-    return _contiguous(c, wgrad_specs(call)) if call.out is None else call.out.add_(c)
+    return contiguous(c, wgrad_specs(call)) if call.out is None else call.out.add_(c)
 
 
-def _contiguous(c: torch.Tensor, spec: Any) -> torch.Tensor:
+def contiguous(c: torch.Tensor, spec: Any) -> torch.Tensor:
     """c without the padding that torch gives its rows."""
     return c if c.is_contiguous() else empty(spec, c.device).copy_(c)

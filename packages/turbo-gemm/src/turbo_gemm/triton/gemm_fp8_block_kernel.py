@@ -34,12 +34,12 @@ def sum_fp8_blocks(
     stride_bsn, stride_bsk,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SCALE_M: tl.constexpr, SCALE_N: tl.constexpr,
     SCALE_K: tl.constexpr, DESC_AB: tl.constexpr, EDGE_M: tl.constexpr, EDGE_N: tl.constexpr, MASK_K: tl.constexpr,
-    WIDE: tl.constexpr, HALVES: tl.constexpr, rows=None
+    WIDE: tl.constexpr, HALVES: tl.constexpr, rows=None, b_first=0
 ):  # fmt: skip
     """The sum of scaled blocks of the tile at (row0, col0): the main loop of `gemm_fp8_block_kernel`.
 
     The K of the sum are the columns from `first` on of A and of B transposed; the scales are those of these columns.
-    rows: see `load_pair`, and as SCALE_M is 1 then, of the scales too. nothing: 0, unknown to the compiler.
+    rows, b_first: see `load_pair`; SCALE_M is 1 with rows, which name scales too. nothing: 0, unknown to the compiler.
     Returns the sum twice; with HALVES == 2 that of the upper and that of the lower half.
     """
     WALK_BLOCKS: tl.constexpr = SCALE_K % BLOCK_K != 0
@@ -84,7 +84,7 @@ def sum_fp8_blocks(
             lower_block = a.load([row0 + R, first + k0])
         a_block, b_block = load_pair(
             a, b, a_corner, b_corner, row0, col0, first + k0, M, N, first + k_end, stride_am, stride_bn, R, BLOCK_N,
-            BLOCK_K, DESC_AB, EDGE_M, EDGE_N, MASK_K, WIDE, rows
+            BLOCK_K, DESC_AB, EDGE_M, EDGE_N, MASK_K, WIDE, rows, b_first
         )  # fmt: skip
         partial = tl.dot(a_block, b_block)
         acc += partial * spread_scales(a_scales, b_scales, R, BLOCK_N, SCALE_M, SCALE_N)

@@ -70,15 +70,16 @@ def load_rows(
 def load_pair(
     a, b, a_corner, b_corner, row0, col0, k0, M, N, k_end, stride_am, stride_bn, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, DESC_AB: tl.constexpr, EDGE_M: tl.constexpr, EDGE_N: tl.constexpr,
-    MASK_K: tl.constexpr, WIDE: tl.constexpr, rows=None
+    MASK_K: tl.constexpr, WIDE: tl.constexpr, rows=None, b_first=0
 ):  # fmt: skip
     """Blocks [BLOCK_M, BLOCK_K] of A and [BLOCK_K, BLOCK_N] of B at (row0, k0) and (k0, col0), zeros from k_end on.
 
     rows: see `load_rows`, of A; `a_corner` is then that of all of A.
+    b_first: rows that the descriptor of B transposed has before those of B.
     """
     if DESC_AB:
         a_block = a.load([row0, k0])
-        b_block = b.load([col0, k0]).T
+        b_block = b.load([b_first + col0, k0]).T
     else:
         a_block = load_rows(
             a_corner + k0, M - row0, k_end - k0, stride_am, BLOCK_M, BLOCK_K, False, EDGE_M, MASK_K, WIDE, rows
@@ -101,11 +102,11 @@ def row_corner(x, row0, stride, rows=None):
 def sum_fp8(
     a, b, row0, col0, M, N, first, K, stride_am, stride_bn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, PROMOTE: tl.constexpr, DESC_AB: tl.constexpr, EDGE_M: tl.constexpr, EDGE_N: tl.constexpr,
-    MASK_K: tl.constexpr, WIDE: tl.constexpr, rows=None
+    MASK_K: tl.constexpr, WIDE: tl.constexpr, rows=None, b_first=0
 ):  # fmt: skip
     """sum_k A[m, k] B[k, n] of the tile at (row0, col0): the main loop of `gemm_fp8_kernel`.
 
-    The K of the sum are the columns from `first` on of A and of B transposed. rows: see `load_pair`.
+    The K of the sum are the columns from `first` on of A and of B transposed. rows, b_first: see `load_pair`.
     """
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     a_corner = None
@@ -116,7 +117,7 @@ def sum_fp8(
     for step in range(tl.cdiv(K, BLOCK_K)):
         a_block, b_block = load_pair(
             a, b, a_corner, b_corner, row0, col0, first + step * BLOCK_K, M, N, first + K, stride_am, stride_bn,
-            BLOCK_M, BLOCK_N, BLOCK_K, DESC_AB, EDGE_M, EDGE_N, MASK_K, WIDE, rows
+            BLOCK_M, BLOCK_N, BLOCK_K, DESC_AB, EDGE_M, EDGE_N, MASK_K, WIDE, rows, b_first
         )  # fmt: skip
         acc = tl.dot(a_block, b_block, acc, max_num_imprecise_acc=PROMOTE)
     return acc

@@ -77,22 +77,23 @@ def is_wide(item: int, strides: tuple[int, ...], rows: int, cols: int) -> bool:
 
 
 def pack_rows(x: torch.Tensor) -> tuple[torch.Tensor, list[Launch]]:
-    """x [rows, K] of one byte an element as the kernels read it, and the launches that make it so.
+    """x [rows, K] or [B, rows, K] of one byte an element as the kernels read it, and the launches that make it so.
 
     FP8 matrix units read both operands along K, and 16 bytes at a time: rows of unit stride, aligned to 16 bytes and
     filled up with zeros. A pass over one byte an element costs a few percent of a large product; loads that gather
     bytes in the product's inner loop cost a multiple of it.
     """
-    rows, K = x.shape
-    unit = x.stride(1) == 1 and (rows == 1 or (x.stride(0) % ALIGNMENT == 0 and x.stride(0) >= K))
-    if K == 0 or (unit and K % ALIGNMENT == 0 and x.data_ptr() % ALIGNMENT == 0):
+    *batch, rows, K = x.shape
+    unit = x.stride(-1) == 1 and (rows == 1 or (x.stride(-2) % ALIGNMENT == 0 and x.stride(-2) >= K))
+    aligned = K % ALIGNMENT == 0 and x.data_ptr() % ALIGNMENT == 0 and (not batch or x.stride(0) % ALIGNMENT == 0)
+    if x.numel() == 0 or (unit and aligned):
         return x, []
-    packed = torch.empty((rows, -(-K // ALIGNMENT) * ALIGNMENT), dtype=x.dtype, device=x.device)
+    packed = torch.empty((*batch, rows, -(-K // ALIGNMENT) * ALIGNMENT), dtype=x.dtype, device=x.device)
     return packed, [_copy_of(x.view(torch.uint8), packed.view(torch.uint8))]
 
 
 def pack_scales(scale: torch.Tensor) -> tuple[torch.Tensor, list[Launch]]:
-    """Scales without gaps, and the launches that make them so."""
+    """Scales [rows, cols] or [B, rows, cols] without gaps, and the launches that make them so."""
     if scale.is_contiguous():
         return scale, []
     packed = torch.empty(scale.shape, dtype=scale.dtype, device=scale.device)
@@ -101,16 +102,17 @@ def pack_scales(scale: torch.Tensor) -> tuple[torch.Tensor, list[Launch]]:
 
 def _copy_of(x: torch.Tensor, out: torch.Tensor) -> Launch:
     """out = x, zeros where it has more columns."""
-    (rows, cols), padded, item = x.shape, out.shape[1], x.element_size()
+    (rows, cols), padded, item = x.shape[-2:], out.shape[-1], x.element_size()
+    batch, stride_b, stride_ob = (x.shape[0], x.stride(0), out.stride(0)) if x.dim() == 3 else (1, 0, 0)
     arguments = dict(
-        x=x, out=out, rows=rows, cols=cols, padded=padded, stride_r=x.stride(0), stride_c=x.stride(1),
-        stride_or=out.stride(0)
+        x=x, out=out, rows=rows, cols=cols, padded=padded, stride_r=x.stride(-2), stride_c=x.stride(-1),
+        stride_or=out.stride(-2), stride_b=stride_b, stride_ob=stride_ob
     )  # fmt: skip
-    wide = is_wide(item, x.stride(), _PACK_R, _PACK_C) or is_wide(item, (padded, 1), _PACK_R, _PACK_C)
-    grid = (-(-rows // _PACK_R) * -(-padded // _PACK_C),)
+    wide = is_wide(item, x.stride()[-2:], _PACK_R, _PACK_C) or is_wide(item, (padded, 1), _PACK_R, _PACK_C)
+    grid = (-(-rows // _PACK_R) * -(-padded // _PACK_C), batch)
     return Launch(pack_rows_kernel, grid, arguments, dict(R=_PACK_R, C=_PACK_C, WIDE=wide), dict(num_warps=_PACK_WARPS))
 
 
 def row_stride(x: torch.Tensor) -> int:
     """Of an operand of packed rows; that of a single row is never used."""
-    return x.stride(0) if x.shape[0] > 1 else ALIGNMENT
+    return x.stride(-2) if x.shape[-2] > 1 else ALIGNMENT

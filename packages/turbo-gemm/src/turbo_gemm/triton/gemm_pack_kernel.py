@@ -7,13 +7,17 @@ import triton.language as tl
 
 @triton.jit
 def pack_rows_kernel(
-    x, out, rows, cols, padded, stride_r, stride_c, stride_or, R: tl.constexpr, C: tl.constexpr, WIDE: tl.constexpr
-):
-    """out[r, c] = x[r, c] for c < cols, 0 for cols <= c < padded: bytes of any layout into rows of unit stride.
+    x, out, rows, cols, padded, stride_r, stride_c, stride_or, stride_b, stride_ob, R: tl.constexpr, C: tl.constexpr,
+    WIDE: tl.constexpr
+):  # fmt: skip
+    """out[b, r, c] = x[b, r, c] for c < cols, 0 for cols <= c < padded: bytes of any layout into rows of unit stride.
 
-    x    [rows, cols]    bytes; any strides. out  [rows, padded]  bytes; strides (stride_or, 1).
-    One program for each [R, C] block. Exact, deterministic. Source: written for this library.
+    x    [B, rows, cols]    bytes; any strides. out  [B, rows, padded]  bytes; strides (stride_ob, stride_or, 1).
+    One program for each [R, C] block, the B matrices along the second axis. Exact, deterministic.
+    Source: written for this library.
     """
+    x += tl.program_id(1).to(tl.int64) * stride_b
+    out += tl.program_id(1).to(tl.int64) * stride_ob
     blocks_c = tl.cdiv(padded, C)
     row0 = (tl.program_id(0) // blocks_c) * R
     col0 = (tl.program_id(0) % blocks_c) * C

@@ -52,6 +52,9 @@ MORE_OPTIONS: dict[str, dict[str, Any]] = {
         "alibi": True,
     },
 }
+# the head dims with which each option stands for all in the short form
+SHORT = {"causal": ((128, 128),), "ragged window sink": ((64, 64), (192, 128)), "everything": ((64, 64), (128, 128))}
+SHORT_FP8 = {"causal": ((192, 128),), "everything": ((64, 64), (128, 128))}
 
 
 def kernels(arch: str, full: bool) -> Iterator[TritonKernel | CodeObject]:
@@ -85,6 +88,8 @@ def launches(arch: str, full: bool) -> Iterator[tuple[str, Launch]]:
         short = str(dtype).removeprefix("torch.")
         for D, Dv in (*HEADS, *MORE_HEADS) if full else HEADS:
             for option, given in {**OPTIONS, **MORE_OPTIONS}.items() if full else OPTIONS.items():
+                if not full and (D, Dv) not in SHORT[option]:
+                    continue
                 if option == "everything" and (D, Dv) not in ((64, 64), (128, 128)):
                     continue  # refused: triton.attention.why_not
                 if option == "all but bias" and max(D, Dv) > 256:
@@ -97,6 +102,8 @@ def launches(arch: str, full: bool) -> Iterator[tuple[str, Launch]]:
         for option, given in {**OPTIONS, **MORE_OPTIONS}.items() if full else OPTIONS.items():
             if given.get("ragged"):
                 continue  # dense batches only
+            if not full and (D, Dv) not in SHORT_FP8[option]:
+                continue
             for launch in _fp8(arch, D, Dv, **given):
                 yield f"D={D}/{Dv} {option} FP8", launch
 

@@ -28,14 +28,14 @@ class Rows(NamedTuple):
     Attributes:
         a: [R,K].
         groups: of the S rows.
-        count: S.
+        size: S.
         out_rows: rows of C.
         masked: None, or G and M where a was [G,M,K].
     """
 
     a: torch.Tensor
     groups: Groups
-    count: int
+    size: int
     out_rows: int
     masked: tuple[int, int] | None
 

@@ -66,7 +66,7 @@ def quantised_grouped_gemm(
     y = weight.detach() if accumulate else weight  # its gradient does not pass through a cast
     if cast_to is not None:  # what is quantised already stays
         x, y = (t if isinstance(t, QuantizedTensor) else t.to(cast_to) for t in (x, y))
-    if 0 in x.shape or 0 in y.shape or rows.count == 0:  # nothing to quantise
+    if 0 in x.shape or 0 in y.shape or rows.size == 0:  # nothing to quantise
         if accumulate:  # zeros, which autograd gets either way
             y = weight
             weight.grad_added_to_main_grad = True
@@ -80,7 +80,7 @@ def quantised_grouped_gemm(
     scheme = Scheme.of(config, x.device, False, trans_b)
     if pair_a.data_t is not None:  # both sides of dB are rotated alike
         scheme = scheme._replace(sign_mask=pair_a.data_t.sign_mask)
-    layout = Layout.of(rows.groups, rows.count, a_idx, out_idx)
+    layout = Layout.of(rows.groups, rows.size, a_idx, out_idx)
     operands_a = quantized_rows(op, pair_a._replace(data=x), config, scheme, layout, (need_b, True))
     operands_b = quantized_weight(op, pair_b._replace(data=y), config, scheme, (need_a, True))
     settings = Settings(scheme, How(num_cu, schedule), x.shape[0])

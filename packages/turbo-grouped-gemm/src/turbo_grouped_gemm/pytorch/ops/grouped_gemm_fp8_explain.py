@@ -70,7 +70,7 @@ def quantised_grouped_calls(
     a_rows, n = rows.a.shape[0], b.shape[1 if trans_b else 2]
     with contextlib.nullcontext() if isinstance(a, FakeTensor) else FakeTensorMode():
         groups = Groups(*map(_fake, rows.groups))
-        layout = Layout.of(groups, rows.count, _fake(a_idx), _fake(out_idx))
+        layout = Layout.of(groups, rows.size, _fake(a_idx), _fake(out_idx))
         grad_out = torch.empty((rows.out_rows, n), dtype=out_dtype, device=a.device)
         weight = QuantizedTensorPair(_fake(b).to(dtype_b))
         along_rows, along_k = quantize_rows(_fake(rows.a).to(dtype_a), scheme, "a", layout, both)

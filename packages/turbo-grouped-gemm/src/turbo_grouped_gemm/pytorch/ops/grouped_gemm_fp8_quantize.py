@@ -73,7 +73,8 @@ def quantize_rows(
     row_idx = layout.a_idx if which == "a" else layout.out_idx
     alone = not wanted[0] and scheme.granularity is not ScalingGranularity.TENSORWISE  # no group matters
     groups = None if alone else layout.of_rows(row_idx)
-    row, row_scale, column, column_scale = quantize_batch(x.unsqueeze(0), scheme, which, wanted, groups)
+    outputs: Any = quantize_batch(x.unsqueeze(0), scheme, which, wanted, groups)
+    row, row_scale, column, column_scale = outputs
     return (
         column_operand(scheme, column, column_scale) if wanted[0] else None,
         GroupedOperand(row.squeeze(0), _squeezed(row_scale)) if wanted[1] else None,

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The wheel's kernels for ``python -m turbo_core audit``: Triton launches as they are planned."""
+"""The wheel's kernels for ``python -m turbo_core audit``: HIP code objects, and Triton launches as they are planned."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+import turbo_grouped_gemm
 
 if TYPE_CHECKING:
     from turbo_core.audit import CodeObject, TritonKernel
@@ -14,4 +16,6 @@ __all__ = ["kernels"]
 
 def kernels(arch: str, full: bool) -> Iterator[TritonKernel | CodeObject]:
     """All kernels of the wheel for ``arch``; without ``full`` a part that compiles quickly."""
-    yield from ()
+    from turbo_core.audit import code_objects
+
+    yield from code_objects(turbo_grouped_gemm, arch)

@@ -309,6 +309,7 @@ def test_host_overhead_measures_every_op_and_puts_the_dispatchers_back(tmp_path:
     path = tmp_path / "out.csv"
     assert host.main([*SMOKE, "-o", str(path)]) == 0
     rows = read(path)
-    assert {row["Op"].split()[0] for row in rows} == {"gemm", "rmsnorm", "swiglu", "flash_attn_func", "gemm_fp8"}
+    ops = {"gemm", "grouped_gemm", "rmsnorm", "swiglu", "flash_attn_func", "gemm_fp8"}
+    assert {row["Op"].split()[0] for row in rows} == ops
     assert all(float(row[column]) > 0 for row in rows for column in host.COLUMNS[1:4])
     assert vars(host.AutoKernelDispatcher)["resolve"] is before and not host.Replay.known

@@ -7,8 +7,16 @@ Its stages are those of turbo-gemm's kernel and of `groups_kernel`. Names as the
 import triton
 import triton.language as tl
 
-from turbo_gemm.developer import add_bias, both_negative, load_block, store_tile, tile_of_program
-from turbo_grouped_gemm.triton.groups_kernel import count_tiles, find_tile, load_groups, load_row_block, number_tiles
+from turbo_gemm.developer import add_bias, load_block, tile_of_program
+from turbo_grouped_gemm.triton.groups_kernel import (
+    count_tiles,
+    edge_block,
+    find_tile,
+    load_groups,
+    load_row_block,
+    number_tiles,
+    store_rows,
+)
 
 
 @triton.jit
@@ -19,29 +27,14 @@ def place_rows(index, row0, limit, count, stride_index, R: tl.constexpr):
     return tl.minimum(tl.maximum(place, 0), count - 1)
 
 
-@triton.jit
-def scatter_tile(
-    acc, c, out_idx, row0, limit, col0, C_ROWS, N, stride_cm, stride_cn, stride_index, R: tl.constexpr, C: tl.constexpr
-):
-    """Round once, store row r of the [R, C] tile at (row0, col0) as row out_idx[row0 + r] of C, if there is one."""
-    r = tl.arange(0, R)
-    n = tl.arange(0, C)
-    row = tl.minimum(r, limit - 1 - row0) + row0
-    place = tl.load(out_idx + row.to(tl.int64) * stride_index).to(tl.int64)
-    kept = (r < limit - row0) & (place >= 0) & (place < C_ROWS)
-    pointers = c + (place[:, None] * stride_cm + (col0 + n).to(tl.int64)[None, :] * stride_cn)
-    mask = both_negative(tl.where(kept, -1, 0), n - (N - col0))
-    tl.store(pointers, acc.to(c.dtype.element_ty), mask=mask)
-
-
 @triton.jit(do_not_specialize=["S", "A_ROWS", "C_ROWS"])
 def grouped_gemm_kernel(
     a, b, c, bias, lens, offs, a_idx, out_idx, counter, G, S, A_ROWS, C_ROWS, N, K,
     stride_am, stride_ak, stride_bg, stride_bk, stride_bn, stride_cm, stride_cn, stride_bias_g, stride_bias_n,
     stride_lens, stride_offs, stride_a_idx, stride_out_idx,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_G: tl.constexpr, GROUP_M: tl.constexpr,
-    XCDS: tl.constexpr, UPCAST: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr, WIDE: tl.constexpr,
-    SUBTILE: tl.constexpr
+    XCDS: tl.constexpr, UPCAST: tl.constexpr, EDGE_N: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
+    WIDE: tl.constexpr, SUBTILE: tl.constexpr
 ):  # fmt: skip
     """C[r] = A[r] B[g] (+ bias[g]) for the rows r of group g, zeros for rows of no group.
 
@@ -60,7 +53,7 @@ def grouped_gemm_kernel(
     dtypes (UPCAST) and float32 ones are multiplied as float32, never tf32 or xf32.
     Rows of no group are not read; past K zeros are read from both operands, so a NaN beyond never meets a number.
     Deterministic: one program writes an element, in one order of k, whoever takes the tile; no float atomics.
-    No row count is compiled in. MASK_N, MASK_K: N or K is no multiple of the block. WIDE: see `load_block`.
+    No row count is compiled in. MASK_N: N is less than a block. MASK_K: K is no multiple of it. WIDE: see `load_block`.
     Launch: a one-dimensional grid of any size from 1 up. Source: written for this library.
     """
     tiles_n = tl.cdiv(N, BLOCK_N)
@@ -76,7 +69,7 @@ def grouped_gemm_kernel(
         if counter is None:
             number = tile_of_program(tile, num_tiles, XCDS)
         group, row0, limit, tile_n, owned = find_tile(number, head, ends, first, size, G, S, tiles_n, BLOCK_M, GROUP_M)
-        col0 = tile_n * BLOCK_N
+        col0, low_n = edge_block(tile_n, N, BLOCK_N, MASK_N)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         b_corner = b + group.to(tl.int64) * stride_bg + col0.to(tl.int64) * stride_bn
         if a_idx is None:
@@ -101,16 +94,10 @@ def grouped_gemm_kernel(
         if bias is not None:
             group_bias = bias + group.to(tl.int64) * stride_bias_g
             acc = add_bias(acc, group_bias, col0, tl.where(owned, N, 0), stride_bias_n, BLOCK_N)
-        if out_idx is None:
-            zero = (tile // 1073741824) * 16  # always 0, unknown to the compiler: see turbo-gemm's gemm_kernel
-            store_tile(
-                acc, c, None, zero, row0, col0, limit, N, stride_cm, stride_cn, 1, BLOCK_M, BLOCK_N, SUBTILE,
-                False, False, True, WIDE
-            )  # fmt: skip
-        else:
-            scatter_tile(
-                acc, c, out_idx, row0, limit, col0, C_ROWS, N, stride_cm, stride_cn, stride_out_idx, BLOCK_M, BLOCK_N
-            )
+        store_rows(
+            acc, c, out_idx, row0, 0, limit, col0, low_n, C_ROWS, N, stride_cm, stride_cn, stride_out_idx, BLOCK_M,
+            BLOCK_N, SUBTILE, False, EDGE_N
+        )  # fmt: skip
         if counter is None:
             tile += programs
         else:

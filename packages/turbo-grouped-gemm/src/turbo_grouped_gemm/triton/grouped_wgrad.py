@@ -67,7 +67,8 @@ def plan(
     constants = dict(
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, BLOCK_G=power_of_two(G), GROUP_M=group_rows(tile, facts),
         XCDS=facts.xcds, UPCAST=x.dtype != y.dtype, ACCUMULATE=out is not None,
-        MASK_MN=X % block_m != 0 or Y % block_n != 0, WIDE=wide, SUBTILE=tile.subtile,
+        MASK_M=X < block_m, MASK_N=Y < block_n,
+        EDGE_N=Y % block_n != 0, WIDE=wide, SUBTILE=tile.subtile,
     )  # fmt: skip
     grid = (programs_for(tile, G * -(-X // block_m) * -(-Y // block_n), facts, num_cu),)
     zeroed = () if arguments["counter"] is None else ("counter",)

@@ -7,8 +7,8 @@ Its stages are those of turbo-gemm's kernel and of `groups_kernel`. Names as the
 import triton
 import triton.language as tl
 
-from turbo_gemm.developer import grouped_order, load_block, store_tile, tile_of_program
-from turbo_grouped_gemm.triton.groups_kernel import load_groups, pick
+from turbo_gemm.developer import grouped_order, load_block, tile_of_program
+from turbo_grouped_gemm.triton.groups_kernel import edge_block, load_groups, pick, store_rows
 
 
 @triton.jit
@@ -64,16 +64,16 @@ def load_group_block(
 def add_rows(
     acc, x, y, x_idx, y_idx, row0, rows_left, x0, y0, X, Y, X_ROWS, Y_ROWS, stride_xr, stride_xc, stride_yr, stride_yc,
     stride_x_idx, stride_y_idx, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    UPCAST: tl.constexpr, MASK_K: tl.constexpr, MASK_MN: tl.constexpr, WIDE: tl.constexpr
+    UPCAST: tl.constexpr, MASK_K: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
     """acc [BLOCK_M, BLOCK_N] + X^T Y of BLOCK_K rows from row0 on, or with MASK_K of the rows_left that there are."""
     x_block = load_group_block(
         x, x_idx, row0, rows_left, x0, X, X_ROWS, stride_xr, stride_xc, stride_x_idx, BLOCK_K, BLOCK_M, True, MASK_K,
-        MASK_MN, WIDE
+        MASK_M, WIDE
     )  # fmt: skip
     y_block = load_group_block(
         y, y_idx, row0, rows_left, y0, Y, Y_ROWS, stride_yr, stride_yc, stride_y_idx, BLOCK_K, BLOCK_N, False, MASK_K,
-        MASK_MN, WIDE
+        MASK_N, WIDE
     )  # fmt: skip
     if UPCAST:
         x_block = x_block.to(tl.float32)
@@ -87,8 +87,8 @@ def grouped_wgrad_kernel(
     stride_xr, stride_xc, stride_yr, stride_yc, stride_cg, stride_cx, stride_cy, stride_lens, stride_offs,
     stride_x_idx, stride_y_idx,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_G: tl.constexpr, GROUP_M: tl.constexpr,
-    XCDS: tl.constexpr, UPCAST: tl.constexpr, ACCUMULATE: tl.constexpr, MASK_MN: tl.constexpr, WIDE: tl.constexpr,
-    SUBTILE: tl.constexpr
+    XCDS: tl.constexpr, UPCAST: tl.constexpr, ACCUMULATE: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
+    EDGE_N: tl.constexpr, WIDE: tl.constexpr, SUBTILE: tl.constexpr
 ):  # fmt: skip
     """C[g] = X_g^T Y_g (+ C[g]), a sum over the rows of group g.
 
@@ -102,7 +102,7 @@ def grouped_wgrad_kernel(
     counter  [1]          int32, zero at the start: programs take their tiles from it; or None: a stride apart.
 
     Accumulation: float32, rows ascending in steps of BLOCK_K; the old C is added in float32; one rounding. The rest as
-    in `grouped_gemm_kernel`. MASK_MN: X or Y is no multiple of the block.
+    in `grouped_gemm_kernel`. MASK_M, MASK_N: X, Y is less than a block.
     Source: written for this library.
     """
     tiles_x = tl.cdiv(X, BLOCK_M)
@@ -122,28 +122,28 @@ def grouped_wgrad_kernel(
         row0 = pick(first, group)
         rows = pick(size, group)
         tile_x, tile_y = grouped_order(number % tiles_of_group, tiles_x, tiles_y, GROUP_M)
-        x0 = tile_x * BLOCK_M
-        y0 = tile_y * BLOCK_N
+        x0, low_x = edge_block(tile_x, X, BLOCK_M, MASK_M)
+        y0, low_y = edge_block(tile_y, Y, BLOCK_N, MASK_N)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         whole = rows // BLOCK_K
         for step in range(whole):
             acc = add_rows(
                 acc, x, y, x_idx, y_idx, row0 + step * BLOCK_K, BLOCK_K, x0, y0, X, Y, X_ROWS, Y_ROWS, stride_xr,
                 stride_xc, stride_yr, stride_yc, stride_x_idx, stride_y_idx, BLOCK_M, BLOCK_N, BLOCK_K, UPCAST, False,
-                MASK_MN, WIDE
+                MASK_M, MASK_N, WIDE
             )  # fmt: skip
         rows_left = rows - whole * BLOCK_K
         if rows_left > 0:
             acc = add_rows(
                 acc, x, y, x_idx, y_idx, row0 + whole * BLOCK_K, rows_left, x0, y0, X, Y, X_ROWS, Y_ROWS, stride_xr,
                 stride_xc, stride_yr, stride_yc, stride_x_idx, stride_y_idx, BLOCK_M, BLOCK_N, BLOCK_K, UPCAST, True,
-                MASK_MN, WIDE
+                MASK_M, MASK_N, WIDE
             )  # fmt: skip
         if rows >= ACCUMULATE:  # what is added to an empty group's is nothing: it is not even read
-            zero = (tile // 1073741824) * 16  # always 0, unknown to the compiler: see turbo-gemm's gemm_kernel
-            store_tile(
-                acc, c + group.to(tl.int64) * stride_cg, None, zero, x0, y0, X, Y, stride_cx, stride_cy, 1, BLOCK_M,
-                BLOCK_N, SUBTILE, ACCUMULATE, False, MASK_MN, WIDE
+            c_group = c + group.to(tl.int64) * stride_cg
+            store_rows(
+                acc, c_group, None, x0, low_x, X, y0, low_y, X, Y, stride_cx, stride_cy, 1, BLOCK_M, BLOCK_N, SUBTILE,
+                ACCUMULATE, EDGE_N
             )  # fmt: skip
         if counter is None:
             tile += programs

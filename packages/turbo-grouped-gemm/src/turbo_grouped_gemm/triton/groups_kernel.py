@@ -129,3 +129,94 @@ def load_row_block(
     else:
         block = tl.load(pointers)
     return block
+
+
+@triton.jit
+def edge_block(tile, size, BLOCK: tl.constexpr, MASK: tl.constexpr):
+    """(first, low): where the block `tile` of a dimension begins, and the first place in it that is its own.
+
+    A last block that would reach past the dimension is moved back to where it ends, so loads need no mask; what it then
+    shares with the block before is computed twice and stored once. With MASK the dimension is shorter than a block.
+    """
+    first = tile * BLOCK
+    low = 0
+    if not MASK:
+        first = tl.minimum(first, size - BLOCK)
+        low = tile * BLOCK - first
+    return first, low
+
+
+@triton.jit
+def store_block(
+    acc, c, out_idx, row0, low_r, limit, col0, low_c, C_ROWS, N, stride_cm, stride_cn, stride_index, R: tl.constexpr,
+    C: tl.constexpr, ACCUMULATE: tl.constexpr, EDGE_C: tl.constexpr
+):  # fmt: skip
+    """See `store_rows`."""
+    r = tl.arange(0, R)
+    n = tl.arange(0, C)
+    kept = (r < limit - row0) & (r >= low_r)
+    place = (row0 + r).to(tl.int64)
+    if out_idx is not None:
+        place = tl.load(out_idx + place * stride_index, mask=kept, other=-1).to(tl.int64)
+        kept = (place >= 0) & (place < C_ROWS)
+    pointers = c + (place[:, None] * stride_cm + (col0 + n).to(tl.int64)[None, :] * stride_cn)
+    mask = kept[:, None]
+    if EDGE_C:
+        mask = mask & ((n >= low_c) & (n < N - col0))[None, :]
+    if ACCUMULATE:
+        acc += tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
+    tl.store(pointers, acc.to(c.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def store_half(
+    acc, c, out_idx, row0, low_r, limit, col0, low_c, C_ROWS, N, stride_cm, stride_cn, stride_index, R: tl.constexpr,
+    C: tl.constexpr, SUBTILE: tl.constexpr, ACCUMULATE: tl.constexpr, EDGE_C: tl.constexpr
+):  # fmt: skip
+    """See `store_rows`."""
+    if SUBTILE == 2:
+        HALF: tl.constexpr = C // 2
+        left, right = tl.split(tl.permute(tl.reshape(acc, (R, 2, HALF)), (0, 2, 1)))
+        store_block(
+            left, c, out_idx, row0, low_r, limit, col0, low_c, C_ROWS, N, stride_cm, stride_cn, stride_index, R, HALF,
+            ACCUMULATE, EDGE_C
+        )  # fmt: skip
+        store_block(
+            right, c, out_idx, row0, low_r, limit, col0 + HALF, low_c - HALF, C_ROWS, N, stride_cm, stride_cn,
+            stride_index, R, HALF, ACCUMULATE, EDGE_C
+        )  # fmt: skip
+    else:
+        store_block(
+            acc, c, out_idx, row0, low_r, limit, col0, low_c, C_ROWS, N, stride_cm, stride_cn, stride_index, R, C,
+            ACCUMULATE, EDGE_C
+        )  # fmt: skip
+
+
+@triton.jit
+def store_rows(
+    acc, c, out_idx, row0, low_r, limit, col0, low_c, C_ROWS, N, stride_cm, stride_cn, stride_index, R: tl.constexpr,
+    C: tl.constexpr, SUBTILE: tl.constexpr, ACCUMULATE: tl.constexpr, EDGE_C: tl.constexpr
+):  # fmt: skip
+    """Round once, store row r of the [R, C] tile at (row0, col0) as row row0 + r of C, up to limit and column N.
+
+    With out_idx as row out_idx[row0 + r], if C has one; with ACCUMULATE added to what is there. The first low_r rows and
+    low_c columns are not stored (`edge_block`). SUBTILE (1, 2 or 4): the whole at once, its halves, its quarters.
+    Offsets are 64-bit and made of the rows: those of turbo-gemm's `store_tile`, 32-bit from the tile's corner, were held
+    in registers through the loops, and at 256x256 on gfx950 10 to 24 of them spilled; these spill none (triton 3.9).
+    """
+    if SUBTILE == 4:
+        HALF: tl.constexpr = C // 2
+        left, right = tl.split(tl.permute(tl.reshape(acc, (R, 2, HALF)), (0, 2, 1)))
+        store_half(
+            left, c, out_idx, row0, low_r, limit, col0, low_c, C_ROWS, N, stride_cm, stride_cn, stride_index, R, HALF,
+            2, ACCUMULATE, EDGE_C
+        )  # fmt: skip
+        store_half(
+            right, c, out_idx, row0, low_r, limit, col0 + HALF, low_c - HALF, C_ROWS, N, stride_cm, stride_cn,
+            stride_index, R, HALF, 2, ACCUMULATE, EDGE_C
+        )  # fmt: skip
+    else:
+        store_half(
+            acc, c, out_idx, row0, low_r, limit, col0, low_c, C_ROWS, N, stride_cm, stride_cn, stride_index, R, C,
+            SUBTILE, ACCUMULATE, EDGE_C
+        )  # fmt: skip

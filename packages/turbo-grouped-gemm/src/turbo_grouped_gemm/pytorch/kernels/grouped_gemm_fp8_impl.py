@@ -43,15 +43,17 @@ class GroupedGemmFp8Dispatcher(GroupedProductsDispatcher):
     @classmethod
     def describe(cls, call: Call) -> str:
         groups, rows, n, k = call.sizes()
+        first = call.a if isinstance(call, GroupedGemmFp8Call) else call.x
+        packed = 2 if call.is_mx() and mx_format(first.data) == "e2m1" else 1
         scales = call.granularity.name
         if call.granularity is ScalingGranularity.BLOCKWISE:
             scales += f" {call.block_size}"
         if isinstance(call, GroupedGemmFp8Call):
-            what, first, second = f"G={groups} rows={rows} N={n} K={k}", call.a, call.b
+            what, second = f"G={groups} rows={rows} N={n} K={k * packed}", call.b
             extras = ", bias" if call.bias is not None else ""
             extras += ", by indices" if call.a_idx is not None or call.out_idx is not None else ""
         else:
-            what, first, second = f"G={groups} padded rows={rows} X={n} Y={k}", call.x, call.y
+            what, second = f"G={groups} padded rows={rows * packed} X={n} Y={k}", call.y
             extras = ", accumulated" if call.out is not None else ""
         extras += "" if call.num_cu is None else f", num_cu={call.num_cu}"
         extras += "" if call.schedule == "static" else f", {call.schedule}"

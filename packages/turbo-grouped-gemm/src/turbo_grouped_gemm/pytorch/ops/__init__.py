@@ -2,6 +2,8 @@
 """Public functions and their gradients."""
 
 from turbo_grouped_gemm.pytorch.ops.grouped_gemm import grouped_gemm
+from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp4 import grouped_gemm_fp4
+from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp8 import grouped_gemm_fp8
 from turbo_grouped_gemm.pytorch.ops.groups import group_offs_from_lens
 
-__all__ = ["group_offs_from_lens", "grouped_gemm"]
+__all__ = ["group_offs_from_lens", "grouped_gemm", "grouped_gemm_fp4", "grouped_gemm_fp8"]

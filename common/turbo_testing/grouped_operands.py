@@ -70,7 +70,7 @@ def random_operand(
 
 
 def _mx_operand(shape: tuple[int, ...], kind: str, device: torch.device) -> tuple[GroupedOperand, torch.Tensor]:
-    scale = torch.randint(122, 131, (*shape[:-1], shape[-1] // MX_BLOCK_SIZE), dtype=torch.uint8)
+    scale = torch.randint(115, 124, (*shape[:-1], shape[-1] // MX_BLOCK_SIZE), dtype=torch.uint8)
     if kind == "e2m1":
         codes = torch.randint(0, 16, shape)
         data, values = (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8), _E2M1[codes]

@@ -18,7 +18,7 @@ from turbo_gemm.developer import FP8_TABLE, MAX_K_OF_14_BITS, Tile, fp8_lds_byte
 if TYPE_CHECKING:
     from turbo_core.device import DeviceFacts
 
-__all__ = ["GEMM_TABLE", "WGRAD_TABLE", "choose_tile", "programs_for", "table_rows"]
+__all__ = ["GEMM_TABLE", "WGRAD_TABLE", "choose_tile", "table_rows"]
 
 _MFMA16 = (("matrix_instr_nonkdim", 16),)
 
@@ -37,12 +37,22 @@ def table_rows(table: dict[tuple[str, str], tuple[Tile, ...]], target: str, kind
 
 @lru_cache(maxsize=4096)
 def choose_tile(
-    wgrad: bool, G: int, M: int, N: int, K: int, kind: str, facts: DeviceFacts, out_bytes: int, regular: bool
+    wgrad: bool,
+    G: int,
+    M: int,
+    N: int,
+    K: int,
+    kind: str,
+    facts: DeviceFacts,
+    out_bytes: int,
+    regular: bool,
+    loads: str = "descriptor",
 ) -> Tile:
     """The row with the least cost; the earlier one on a tie.
 
-    M, N, K: of one product C [M,N] when ``wgrad``, where G of them are computed; else M are the rows of all groups.
+    M, N, K: of one group's product C [M,N].
     regular: see `Tile.needs`; "whole" speaks of M and N of a wgrad, and no launch of the others is whole.
+    loads: "pointer" where no descriptor fits; else rows of either.
     """
     target = table_target(facts)
     limit = facts.lds_bytes if facts.vendor != "cpu" else 2**62
@@ -51,6 +61,7 @@ def choose_tile(
         for tile in table_rows(WGRAD_TABLE if wgrad else GEMM_TABLE, target, kind)
         if fp8_lds_bytes(tile, target, kind, out_bytes) <= limit
     ]
+    rows = [tile for tile in rows if tile.loads == loads] or [tile for tile in rows if tile.loads == "pointer"]
     if any(tile.promote for tile in rows):
         rows = [tile for tile in rows if bool(tile.promote) == (K > MAX_K_OF_14_BITS)]
 
@@ -59,18 +70,7 @@ def choose_tile(
         return tile.needs == "any" or (regular and (tile.needs == "regular" or whole))
 
     def cost(tile: Tile) -> float:
-        if wgrad:
-            rows_of_all = G * -(-M // tile.block_m) * tile.block_m
-        else:
-            rows_of_all = M + G * tile.block_m // 2  # the last tile of a group is half full
+        rows_of_all = G * -(-M // tile.block_m) * tile.block_m
         return tile_cost(tile, rows_of_all, N, K, facts, 1)
 
     return min(filter(launchable, rows), key=cost)
-
-
-def programs_for(tile: Tile, tiles: int, facts: DeviceFacts, num_cu: int | None) -> int:
-    """Size of the grid for at most so many tiles."""
-    units = facts.compute_units if num_cu is None else min(num_cu, facts.compute_units)
-    if not tile.per_unit and num_cu is None:
-        return tiles
-    return max(1, min(tiles, units * max(tile.per_unit, 1)))

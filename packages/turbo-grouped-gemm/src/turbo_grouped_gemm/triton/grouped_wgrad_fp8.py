@@ -9,12 +9,13 @@ import torch
 
 from turbo_core.calls import empty
 from turbo_core.device import DeviceFacts, device_facts
-from turbo_core.launch import ALL, Launch
-from turbo_core.low_precision import MX_BLOCK_SIZE, ScalingGranularity
+from turbo_core.launch import ALL, Launch, power_of_two
+from turbo_core.low_precision import ScalingGranularity
 from turbo_gemm.developer import Tile, descriptor, group_rows, is_wide, mx_format, pack_rows, pack_scales, row_stride
 from turbo_grouped_gemm.calls import GroupedWgradFp8Call, wgrad_specs
-from turbo_grouped_gemm.triton.grouped_fp8_checks import is_regular, why_not_operands
-from turbo_grouped_gemm.triton.grouped_fp8_tiles import choose_tile, programs_for
+from turbo_grouped_gemm.triton.grouped_fp8_checks import why_not_operands
+from turbo_grouped_gemm.triton.grouped_fp8_tiles import choose_tile
+from turbo_grouped_gemm.triton.grouped_launch import counter_for, index_stride, is_regular, programs_for
 from turbo_grouped_gemm.triton.grouped_wgrad_fp8_kernel import (
     grouped_wgrad_fp8_block_kernel,
     grouped_wgrad_fp8_kernel,
@@ -51,8 +52,9 @@ def plan(
     (x, launches), (y, more) = (pack_rows(payload) for payload in payloads)
     launches = launches + more
     if tile is None:
-        regular = is_regular(c)
-        tile = choose_tile(True, G, X, Y, -(-P // G), kind, facts, c.dtype.itemsize, regular)
+        regular = is_regular(c) and c.stride(2) == 1
+        average = power_of_two(-(-P // G))  # so that most batches take the same row
+        tile = choose_tile(True, G, X, Y, average, kind, facts, c.element_size(), regular)
     block_m, block_n, block_k = tile.block_m, tile.block_n, tile.block_k
     stride_x, stride_y, stride_c = row_stride(x), row_stride(y), c.stride()
     desc = tile.loads == "descriptor" and P > 0
@@ -70,7 +72,7 @@ def plan(
     scales = []
     for scale in (call.x.scale_inv, call.y.scale_inv):
         if mx:
-            scale, more = _unit_rows(scale.view(torch.uint8))
+            scale, more = pack_scales(scale.view(torch.uint8))
         elif blockwise and scale.stride(0) != 1:
             packed, more = pack_scales(scale.t())  # those that one step of the sum reads lie side by side
             scale = packed.t()
@@ -78,11 +80,10 @@ def plan(
             more = []
         scales.append(scale)
         launches = launches + more
-    steal = call.schedule == "work_steal"
-    counter = torch.empty(1, dtype=torch.int32, device=x.device) if steal else None
+    counter = counter_for(call.schedule, x.device)
     arguments: dict[str, Any] = dict(
         x=desc_x, y=desc_y, c=c, x_scale=scales[0], y_scale=scales[1], offs=call.offs, counter=counter, G=G, X=X, Y=Y,
-        P=P, stride_x=stride_x, stride_y=stride_y, stride_offs=call.offs.stride(0), stride_cg=stride_c[0],
+        P=P, stride_x=stride_x, stride_y=stride_y, stride_offs=index_stride(call.offs), stride_cg=stride_c[0],
         stride_cx=stride_c[1], stride_cy=stride_c[2],
     )  # fmt: skip
     constants: dict[str, Any] = dict(
@@ -108,13 +109,7 @@ def plan(
     grid = (programs_for(tile, tiles, facts, call.num_cu),)
     # buffer instructions: see turbo-gemm's launchers
     product = Launch(
-        kernel, grid, arguments, constants, tile.launch_options(), unbuffered=ALL, zeroed=("counter",) if steal else ()
-    )
+        kernel, grid, arguments, constants, tile.launch_options(), unbuffered=ALL,
+        zeroed=() if counter is None else ("counter",),
+    )  # fmt: skip
     return c, [*launches, product]
-
-
-def _unit_rows(scale: torch.Tensor) -> tuple[torch.Tensor, list[Launch]]:
-    """E8M0 scales [R,P/32] as the kernel reads them, rows of unit stride, and the launches that make them so."""
-    if scale.stride(1) == 1 and scale.stride(0) % (128 // MX_BLOCK_SIZE) == 0:
-        return scale, []
-    return pack_scales(scale)

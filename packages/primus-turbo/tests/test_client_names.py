@@ -59,7 +59,6 @@ def test_attributes_to_come_name_the_wheel():
     import primus_turbo.pytorch as turbo
 
     for module, name, wheel in (
-        (turbo.ops, "grouped_gemm", "turbo-grouped-gemm"),
         (turbo.ops, "tokens_per_expert_to_mask", "turbo-moe"),
         (turbo.modules, "DeepEPTokenDispatcher", "turbo-moe"),
         (turbo, "_C", "turbo-async-tp"),

@@ -10,6 +10,7 @@ import turbo_attention
 import turbo_core
 import turbo_core.low_precision
 import turbo_gemm
+import turbo_grouped_gemm
 import turbo_norm_act
 import turbo_quant
 
@@ -24,7 +25,7 @@ def turbo():
 
 
 def test_ops_and_modules_are_those_of_the_wheels(turbo):
-    wheels = (turbo_attention, turbo_gemm, turbo_norm_act, turbo_quant)
+    wheels = (turbo_attention, turbo_gemm, turbo_grouped_gemm, turbo_norm_act, turbo_quant)
     parts = (turbo.ops, turbo.modules, turbo.core.quantized_tensor)
     home = {name: wheel for wheel in wheels for name in wheel.__all__}
     for part in parts:

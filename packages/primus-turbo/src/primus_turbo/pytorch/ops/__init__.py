@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Every op as a function of tensors.
 
-`gemm`, `gemm_fp8` and `gemm_fp4` are the functions here, although modules of the same names hold them.
+`gemm`, `grouped_gemm` and their quantised kin are the functions here, although modules of the same names hold them.
 """
 
 from typing import NoReturn
@@ -17,6 +17,9 @@ from primus_turbo.pytorch.ops.attention import (
 from primus_turbo.pytorch.ops.gemm import gemm
 from primus_turbo.pytorch.ops.gemm_fp4 import gemm_fp4
 from primus_turbo.pytorch.ops.gemm_fp8 import gemm_fp8
+from primus_turbo.pytorch.ops.grouped_gemm import grouped_gemm
+from primus_turbo.pytorch.ops.grouped_gemm_fp4 import grouped_gemm_fp4
+from primus_turbo.pytorch.ops.grouped_gemm_fp8 import grouped_gemm_fp8
 from primus_turbo.pytorch.ops.normalization import layernorm, rmsnorm, rmsnorm_residual
 from primus_turbo.pytorch.ops.quantization import (
     dequantize_fp4,
@@ -39,6 +42,7 @@ from primus_turbo.pytorch.ops.quantization import (
     unshuffle_scale,
     unshuffle_weight,
 )
+from turbo_grouped_gemm import group_offs_from_lens
 from turbo_quant import FP8AllToAll
 
 __all__ = [
@@ -53,8 +57,12 @@ __all__ = [
     "gemm",
     "gemm_fp4",
     "gemm_fp8",
+    "group_offs_from_lens",
     "grouped_dequantize_fp4",
     "grouped_dequantize_fp8",
+    "grouped_gemm",
+    "grouped_gemm_fp4",
+    "grouped_gemm_fp8",
     "grouped_quantize_fp4",
     "grouped_quantize_fp4_with_trans",
     "grouped_quantize_fp8",

@@ -14,22 +14,13 @@ from turbo_core import OpInfo
 from turbo_core.autocast import autocast_dtype
 from turbo_core.sharding import shardable
 from turbo_gemm.developer import check_main_grad, gradient_operand, into_main_grad
-from turbo_grouped_gemm.calls import GroupedGemmCall, Groups
+from turbo_grouped_gemm.calls import GroupedGemmCall
 from turbo_grouped_gemm.pytorch.kernels.grouped_gemm_impl import GroupedGemmDispatcher
-from turbo_grouped_gemm.pytorch.ops.grouped_checks import (
-    check_bias,
-    check_groups,
-    check_operands,
-    check_out_dtype,
-    check_row_indices,
-    check_schedule,
-)
+from turbo_grouped_gemm.pytorch.ops.grouped_arguments import Rows, checked_rows
 from turbo_grouped_gemm.pytorch.ops.grouped_gradients import rows_gradient_call, wgrad_call
-from turbo_grouped_gemm.pytorch.ops.grouped_index_values import check_group_values
 from turbo_grouped_gemm.pytorch.ops.grouped_library import grouped_gemm_op
 from turbo_grouped_gemm.pytorch.ops.grouped_main_grad import grouped_gemm_into_main_grad
 from turbo_grouped_gemm.pytorch.ops.grouped_sharding import REPLICATED, grouped_gemm_rules
-from turbo_grouped_gemm.pytorch.ops.groups import masked_groups
 
 __all__ = ["GROUPED_GEMM", "grouped_gemm"]
 
@@ -97,26 +88,26 @@ def grouped_gemm(
     Bit-equal from run to run on one backend and device. ``turbo_core.explain("grouped_gemm", ...)`` tells which
     backend runs.
     """
-    masked = isinstance(a, torch.Tensor) and a.dim() == 3
-    call = _call(
-        a, b, group_lens, group_offs, trans_b, num_cu, schedule, bias, out_dtype, a_idx, out_idx, out_rows
+    trans_b = bool(trans_b)
+    rows = checked_rows(
+        "grouped_gemm", a, b, group_lens, group_offs, trans_b, out_dtype, num_cu, bias, schedule, a_idx, out_idx,
+        out_rows,
     )  # fmt: skip
     if fuse_bgrad_accum_pattern is not None:
         check_main_grad(b, fuse_bgrad_accum_pattern, "grouped_gemm")
+    call = _call(rows, b, trans_b, num_cu, schedule, bias, out_dtype, a_idx, out_idx)
     if into_main_grad("grouped_gemm", b, fuse_bgrad_accum_pattern):
         c = grouped_gemm_into_main_grad(call._replace(b=call.b.detach()), b)
         # said here, not in the backward, which a compiler traces as a function without side effects on attributes
         b.grad_added_to_main_grad = True  # type: ignore[attr-defined]
     else:
         c = grouped_gemm_op(call)
-    return c.view(a.shape[0], a.shape[1], c.shape[1]) if masked else c
+    return rows.shaped(c)
 
 
 def _call(
-    a: torch.Tensor,
+    rows: Rows,
     b: torch.Tensor,
-    group_lens: torch.Tensor,
-    group_offs: torch.Tensor | None,
     trans_b: bool,
     num_cu: int | None,
     schedule: str,
@@ -124,30 +115,15 @@ def _call(
     out_dtype: torch.dtype | None,
     a_idx: torch.Tensor | None,
     out_idx: torch.Tensor | None,
-    out_rows: int | None,
 ) -> GroupedGemmCall:
-    """The checked call, cast as autocast wants it, a with 2 dimensions."""
-    op, trans_b = "grouped_gemm", bool(trans_b)
-    check_operands(op, a, b, trans_b)
-    device, masked = a.device, a.dim() == 3
-    count, n = b.shape[0], b.shape[1 if trans_b else 2]
-    check_out_dtype(op, out_dtype)
-    check_bias(op, bias, count, n, device)
-    check_groups(op, group_lens, group_offs, count, device, masked)
-    check_schedule(op, num_cu, schedule)
-    groups = Groups(group_lens, group_offs)
-    if masked:
-        groups = masked_groups(group_lens, a.shape[1])
-        a = a.reshape(a.shape[0] * a.shape[1], a.shape[2])
-    out_rows = check_row_indices(op, a.shape[0], a_idx, out_idx, out_rows, device, masked)
-    rows = a.shape[0] if a_idx is None else a_idx.shape[0]
-    check_group_values(op, groups, rows, a_idx, a.shape[0], out_idx, out_rows)
-    cast_to = autocast_dtype(device)
+    """The call of checked arguments, cast as autocast wants them."""
+    a = rows.a
+    cast_to = autocast_dtype(a.device)
     if cast_to is not None:
         a, b = a.to(cast_to), b.to(cast_to)
     if out_dtype is None:
         out_dtype = torch.promote_types(a.dtype, b.dtype)
-    return GroupedGemmCall(a, b, bias, groups, trans_b, out_dtype, a_idx, out_idx, out_rows, num_cu, schedule)
+    return GroupedGemmCall(a, b, bias, rows.groups, trans_b, out_dtype, a_idx, out_idx, rows.out_rows, num_cu, schedule)
 
 
 # --- for turbo_core.explain and the doctor --------------------------------------------------------------------------
@@ -170,20 +146,22 @@ def _calls(
     out_rows: int | None = None,
 ) -> dict[str, Any]:
     """The three products that `grouped_gemm` with these arguments and its backward come to."""
-    main_grad = None
+    trans_b, main_grad = bool(trans_b), None
+    rows = checked_rows(
+        "grouped_gemm", a, b, group_lens, group_offs, trans_b, out_dtype, num_cu, bias, schedule, a_idx, out_idx,
+        out_rows,
+    )  # fmt: skip
     if fuse_bgrad_accum_pattern is not None:
         check_main_grad(b, fuse_bgrad_accum_pattern, "grouped_gemm")
         main_grad = b.main_grad
     with torch.no_grad():
-        forward = _call(
-            a, b, group_lens, group_offs, trans_b, num_cu, schedule, bias, out_dtype, a_idx, out_idx, out_rows
-        )
+        forward = _call(rows, b, trans_b, num_cu, schedule, bias, out_dtype, a_idx, out_idx)
     settings = (num_cu, schedule)
     c = torch.empty(forward.out_rows, forward.sizes()[2], dtype=forward.out_dtype, device=forward.a.device)
     grad_out = gradient_operand(c, forward.a.dtype, forward.b.dtype)  # only its metadata are read
-    rows = forward.a.shape[0]
+    count = forward.a.shape[0]
     dgrad = rows_gradient_call(
-        grad_out, forward.b, not forward.trans_b, forward.groups, out_idx, a_idx, rows, forward.a.dtype, *settings
+        grad_out, forward.b, not forward.trans_b, forward.groups, out_idx, a_idx, count, forward.a.dtype, *settings
     )
     dtype = forward.b.dtype if main_grad is None else main_grad.dtype
     wgrad = wgrad_call(

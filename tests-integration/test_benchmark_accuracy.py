@@ -25,6 +25,11 @@ def gemm_accuracy() -> ModuleType:
 
 
 @pytest.fixture
+def grouped_accuracy() -> ModuleType:
+    return importlib.import_module("benchmark.accuracy.eval_grouped_gemm_accuracy")
+
+
+@pytest.fixture
 def attention_accuracy() -> ModuleType:
     return importlib.import_module("benchmark.accuracy.eval_attention_accuracy")
 
@@ -146,6 +151,51 @@ def test_a_forced_backend_is_named(gemm_accuracy: ModuleType, tmp_path: Path) ->
     assert {row["Backend"] for row in read(path)} == {"TORCH"}
     with pytest.raises(SystemExit):
         gemm_accuracy.main([*SMOKE, "--ops", "gemm_fp9"])
+
+
+# --- the grouped GEMMs ----------------------------------------------------------------------------------------------
+
+
+def test_grouped_gemm_rows_hold_the_promised_accuracy(grouped_accuracy: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "grouped.csv"
+    ops = ",".join(grouped_accuracy.OPS)
+    assert grouped_accuracy.main([*SMOKE, "--ops", ops, "--lens", "many-empty", "-o", str(path)]) == 0
+    rows = read(path)
+    assert list(rows[0]) == grouped_accuracy.COLUMNS
+    assert [(row["Op"], row["Part"]) for row in rows] == [
+        (op, part) for op in grouped_accuracy.OPS for part in ("y", "dx", "dw")
+    ]
+    snr = {row["Op"]: float(row["SNR (dB)"]) for row in rows}
+    assert snr["grouped_gemm"] > 50 > 30 > snr["rowwise-e4m3"] > 25 > snr["mx-e5m2"] > 20 > snr["mxfp4"] > 10
+    assert {row["Backend"] for row in rows} == {"TORCH"}
+
+
+def test_grouped_gemm_that_misses_its_gate_fails(
+    grouped_accuracy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    product = grouped_accuracy.product
+    monkeypatch.setattr(grouped_accuracy, "product", lambda *arguments: product(*arguments) * 1.2)
+    path = tmp_path / "grouped.csv"
+    assert grouped_accuracy.main([*SMOKE, "--ops", "rowwise-e4m3", "--lens", "zipf", "-o", str(path)]) == 1
+    assert [row["Check"] for row in read(path)] == ["FAIL"] * 3
+
+
+def test_grouped_gemm_dump_and_replay(
+    grouped_accuracy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    recorded, path = tmp_path / "recorded", tmp_path / "again.csv"
+    options = [*SMOKE, "--ops", "grouped_gemm", "--lens", "zipf,one-takes-all"]
+    assert grouped_accuracy.main([*options, "--dump", str(recorded)]) == 0
+    replay = [*options, "--seed", "7", "--replay", str(recorded), "-o", str(path)]  # inputs are those of the dump
+    assert grouped_accuracy.main(replay) == 0
+    assert {(row["Lens"], row["Bits Differ From Dump"]) for row in read(path)} == {
+        ("zipf", "0"),
+        ("one-takes-all", "0"),
+    }
+    product = grouped_accuracy.product
+    monkeypatch.setattr(grouped_accuracy, "product", lambda *arguments: product(*arguments) + 0.5)
+    grouped_accuracy.main(replay)
+    assert all(float(row["Max Abs Difference To Dump"]) > 0.3 for row in read(path) if row["Part"] == "y")
 
 
 # --- attention ------------------------------------------------------------------------------------------------------

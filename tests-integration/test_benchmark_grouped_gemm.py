@@ -21,6 +21,8 @@ SMOKE = ["--smoke", "--device", "cpu"]
 FIELD_COLUMNS = ["TestID", "Platform", "GPU", "Case", "MBS", "M", "N", "K", "Dtype", "Check"]
 FIELD_COLUMNS += [f"{part} {unit}" for part in ("Forward", "Backward") for unit in ("Time (ms)", "TFLOPS")]
 
+MODES = {"fp8": "tensorwise", "fp4": "mxfp4"}  # the granularities that are meant where none is named
+
 
 @pytest.fixture
 def bench() -> ModuleType:
@@ -87,6 +89,83 @@ def test_rows_pass_and_hold_numbers_that_fit_together(
                 assert row[f"Torch {part} Ratio"] == "", "torch's grouped matmul takes rows of whole 16 bytes"
         for part in ("Forward", "Backward"):
             assert float(row[f"{part} Host (us)"]) > 0 and float(row[f"Loop {part} Host (us)"]) > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["fp8"],
+        ["fp8", "--granularity", "rowwise"],
+        ["fp8", "--granularity", "blockwise"],
+        ["fp8", "--granularity", "mxfp8"],
+        ["fp4"],
+    ],
+    ids=" ".join,
+)
+def test_quantised(bench: ModuleType, tmp_path: Path, options: list[str]) -> None:
+    """The op is checked by its signal-to-noise ratio and timed; so are the products alone, where scales are floats."""
+    path = tmp_path / "out.csv"
+    assert bench.main([*SMOKE, "--lens", "many-empty", "-o", str(path), "--dtype", *options]) == 0
+    rows = read(path)
+    assert {row["Granularity"] for row in rows} == {options[-1] if "--granularity" in options else MODES[options[0]]}
+    for row in rows:
+        assert row["Check"] == "PASS" and float(row["Backward Time (ms)"]) > 0 and not row["Dgrad Time (ms)"]
+        for part in ("Gemm", "Wgrad Gemm"):
+            assert bool(row[f"{part} Time (ms)"]) is not row["Granularity"].startswith("mx")
+        if int(row["K"]) % 8:
+            assert row["Bf16 Forward Ratio"] == "", "torch's grouped matmul takes rows of whole 16 bytes"
+
+
+def scaled_grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_scale: torch.Tensor,
+    b_scale: torch.Tensor,
+    *,
+    offs: torch.Tensor,
+    out_dtype: torch.dtype,
+    use_fast_accum: bool,
+) -> torch.Tensor:
+    """What torch's product of this name computes on a GPU, with the layouts that it demands."""
+    assert a.stride(-1) == 1 and b.stride(-2) == 1 and offs.dtype == torch.int32 and not use_fast_accum
+    assert a_scale.dtype == b_scale.dtype == torch.float32 and a_scale.is_contiguous() and b_scale.is_contiguous()
+    bounds = list(zip([0, *offs.tolist()], offs.tolist()))
+    if b.dim() == 3:  # [R,K] times [G,K,N], scales [R] and [G,N]
+        assert a_scale.shape == a.shape[:1] and b_scale.shape == (b.shape[0], b.shape[2])
+        wide, scales = a.float() * a_scale[:, None], b_scale[:, None]
+        parts = [wide[start:end] @ (b[g].float() * scales[g]) for g, (start, end) in enumerate(bounds)]
+        return torch.cat(parts).to(out_dtype)
+    # [X,P] times [P,Y], scales [G X] and [G Y]
+    left, right = a_scale.view(len(offs), a.shape[0], 1), b_scale.view(len(offs), 1, b.shape[1])
+    parts = [
+        (a[:, start:end].float() * left[g]) @ (b[start:end].float() * right[g]) for g, (start, end) in enumerate(bounds)
+    ]
+    return torch.stack(parts).to(out_dtype)
+
+
+def test_torchs_scaled_product_is_given_the_same_operands(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch, "_scaled_grouped_mm", scaled_grouped_mm)
+    args = bench.parse_args(["--dtype", "fp8", "--granularity", "rowwise"])
+    shape = bench.GroupedShape("odd", 1, 5, 67, 33, 17, lens="zipf")
+    sets = bench.make_inputs(shape, torch.bfloat16, bench.find_machine("cpu"))
+    parts = bench.peer_parts("torch", sets, args)
+    assert sorted(parts) == ["Gemm", "Wgrad Gemm"] and bench.check(shape, sets[0], parts, 25.0) is None
+
+
+def test_a_product_alone_that_is_wrong_fails(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = bench.QuantGroupedGemm.product_parts
+
+    def wrong(self: object, sets: list[object]) -> dict[str, Callable[[int], torch.Tensor]]:
+        parts = right(self, sets)
+        return parts | {"Wgrad Gemm": lambda number: 1.2 * parts["Wgrad Gemm"](number)}
+
+    monkeypatch.setattr(bench.QuantGroupedGemm, "product_parts", wrong)
+    assert bench.main([*SMOKE, "--dtype", "fp8", "--lens", "zipf"]) == 1
+    assert "dw (Wgrad Gemm): SNR" in capsys.readouterr().err
 
 
 def test_no_peers_and_no_memory_to_count(bench: ModuleType, tmp_path: Path) -> None:

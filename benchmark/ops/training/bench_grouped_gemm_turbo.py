@@ -13,7 +13,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "common")]
@@ -28,6 +27,7 @@ from benchmark.common.results import format_table, geometric_mean, shard, write_
 from benchmark.common.timing import Budget, host_microseconds, input_sets, measure  # noqa: E402
 from benchmark.ops.training.config import SMOKE_GROUPED, GroupedShape, grouped_gemm_shapes  # noqa: E402
 from benchmark.ops.training.grouped_check import checked_rows, exact_product, exact_wgrad  # noqa: E402
+from benchmark.ops.training.grouped_quant import QuantGroupedGemm  # noqa: E402
 from benchmark.ops.training.grouped_sides import (  # noqa: E402
     GroupedMm,
     Inputs,
@@ -44,9 +44,6 @@ from benchmark.ops.training.quant_gemm import GRANULARITIES, QuantGemm  # noqa: 
 from turbo_core import GlobalBackendManager, trace_dispatch  # noqa: E402
 from turbo_testing import metrics  # noqa: E402
 from turbo_testing.group_lens import GROUP_LENS  # noqa: E402
-
-if TYPE_CHECKING:
-    from benchmark.ops.training.grouped_quant import QuantGroupedGemm
 
 # of inputs and outputs
 DTYPES = {
@@ -259,8 +256,6 @@ def quant_of(args: argparse.Namespace) -> QuantGroupedGemm | None:
     """The quantised product that the command line asks for, None for the plain one."""
     if args.dtype not in ("fp8", "fp4"):
         return None
-    from benchmark.ops.training.grouped_quant import QuantGroupedGemm
-
     kind = QuantGemm("mxfp4" if args.dtype == "fp4" else args.granularity, args.fast_accum)
     return QuantGroupedGemm(kind, args.schedule)
 

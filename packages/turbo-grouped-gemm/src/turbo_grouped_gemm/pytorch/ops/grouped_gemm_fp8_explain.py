@@ -70,7 +70,8 @@ def quantised_grouped_calls(
     a_rows, n = rows.a.shape[0], b.shape[1 if trans_b else 2]
     with contextlib.nullcontext() if isinstance(a, FakeTensor) else FakeTensorMode():
         groups = Groups(*map(_fake, rows.groups))
-        layout = Layout.of(groups, rows.size, _fake(a_idx), _fake(out_idx))
+        offs = torch.empty(b.shape[0] + 1, dtype=torch.int64, device=a.device)
+        layout = Layout(groups, offs, offs, _fake(a_idx), _fake(out_idx))
         grad_out = torch.empty((rows.out_rows, n), dtype=out_dtype, device=a.device)
         weight = QuantizedTensorPair(_fake(b).to(dtype_b))
         along_rows, along_k = quantize_rows(_fake(rows.a).to(dtype_a), scheme, "a", layout, both)

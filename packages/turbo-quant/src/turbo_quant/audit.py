@@ -81,7 +81,7 @@ def _cases(
     facts = arch_facts(arch)
     B, R, C = shape
     x = _meta(dtype, B, C, R).transpose(1, 2) if transposed else _meta(dtype, *shape)
-    offs = _meta(torch.int64, 9)
+    offs, lens, index = _meta(torch.int64, 9), _meta(torch.int32, 8), _meta(torch.int64, 2 * R)
     own = [torch.float8_e4m3fnuz, torch.float8_e5m2fnuz] if facts.fp8_fnuz else [torch.float8_e4m3fn, torch.float8_e5m2]
     other = torch.float8_e4m3fn if facts.fp8_fnuz else torch.float8_e4m3fnuz
     for out in (*own, other) if full else (own[0], other):
@@ -112,6 +112,17 @@ def _cases(
             calls["tile K-major column"] = (Scaling.BLOCKWISE, 128, False, True, True, None, None, None, True)
         if B == 1:
             calls["blockwise groups"] = (Scaling.BLOCKWISE, 128, True, True, False, offs, offs)
+            for case, granularity, block in (
+                ("tensorwise", Scaling.TENSORWISE, 0),
+                ("rowwise", Scaling.ROWWISE, 0),
+                ("blockwise", Scaling.BLOCKWISE, 128),
+            ):
+                groups = False, offs, offs, None, True
+                calls[f"{case} K-major groups"] = (granularity, block, True, True, *groups, lens)
+                calls[f"{case} K-major groups named"] = (granularity, block, True, True, *groups, None, index)
+                if full:
+                    calls[f"{case} K-major groups row"] = (granularity, block, True, False, *groups)
+                    calls[f"{case} K-major groups column"] = (granularity, block, False, True, *groups, lens, index)
         for case, options in calls.items():
             for launch in float_plan.plan_quantize(QuantizeFloatCall(x, out, *options), facts)[1]:
                 yield f"{case} {name}", launch

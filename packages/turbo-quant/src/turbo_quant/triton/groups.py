@@ -9,7 +9,7 @@ address outside of x.
 import triton
 import triton.language as tl
 
-__all__ = ["group_rows"]
+__all__ = ["group_rows", "next_group"]
 
 
 @triton.jit
@@ -46,3 +46,12 @@ def group_rows(first, offs_ptr, lens_ptr, padded_ptr, n_groups, rows, GROUPS: tl
         left = end - source
         in_group = left
     return group, source, left, in_group
+
+
+@triton.jit
+def next_group(row, offs_ptr, lens_ptr, n_groups, rows, GROUPS: tl.constexpr):
+    """Where the first group with rows at or past ``row`` begins; ``row`` where there is none."""
+    i = tl.arange(0, GROUPS)
+    begins, ends = _begin_and_end(offs_ptr, lens_ptr, i, i < n_groups, rows)
+    later = tl.min(tl.where((begins >= row) & (ends > begins), begins, 0x7FFFFFFFFFFFFFFF), 0)
+    return tl.where(later < 0x7FFFFFFFFFFFFFFF, later, row)

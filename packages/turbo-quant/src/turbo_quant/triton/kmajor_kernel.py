@@ -18,12 +18,20 @@ A program has BLOCK_R x BLOCK_C elements as four tiles: tile k has rows k, k + 4
 neighbouring rows are then one word of the column payload, made without another lane's help, and only words change
 lanes on the way to memory.
 
+Grouped (GROUPS > 0, B = 1): programs go by rows of padded groups (groups.py), BLOCK_R divides what groups are padded
+to. The column payload has rows_out rows, a multiple of 128; KIND line has a column maximum for each group and column,
+int32 [G,C], and its scales were written before. A row of no group counts as zeros: those past the last group are taken
+by programs past it, those between groups by the last program of the group before. With idx_ptr the groups' rows are
+those of x that it names, and there is no row payload. mark_ptr, without groups: uint8 [R], 0 for rows that count as
+zeros.
+
 A block that holds NaN or an infinity: payload zeros, scale_inv NaN.
 """
 
 import triton
 import triton.language as tl
 
+from turbo_quant.triton.groups import group_rows, next_group
 from turbo_quant.triton.rounding import (
     INFINITE,
     encode,
@@ -32,7 +40,7 @@ from turbo_quant.triton.rounding import (
     widened_magnitude,
 )
 
-__all__ = ["kmajor_kernel", "line_amax_kernel"]
+__all__ = ["joined_amax", "kmajor_groups_kernel", "kmajor_kernel", "line_amax_groups_kernel", "line_amax_kernel"]
 
 
 @triton.jit
@@ -52,15 +60,23 @@ def _store(pointers, value, ok_r, ok_c, MASKED: tl.constexpr):
 
 
 @triton.jit
+def _named_rows(pointers, ok, R):
+    """The rows that ``pointers`` name, and which of them there are."""
+    row = tl.load(pointers, mask=ok, other=-1).to(tl.int64)
+    return row, (row >= 0) & (row < R)
+
+
+@triton.jit
 def line_amax_kernel(
-    x_ptr, row_amax_ptr, column_amax_ptr,
-    R, C, chunks_r, chunks_c, height, stride_b, stride_r, stride_c,
-    ROW: tl.constexpr, COLUMN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    x_ptr, row_amax_ptr, column_amax_ptr, offs_ptr, lens_ptr, padded_ptr, idx_ptr,
+    R, C, chunks_r, chunks_c, height, stride_b, stride_r, stride_c, n_groups, rows,
+    ROW: tl.constexpr, COLUMN: tl.constexpr, GROUPS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
     MASKED: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Maxima of |x| of ``height`` rows (a multiple of BLOCK_R) and BLOCK_C columns: of its rows, of its columns.
 
-    row_amax [B,chunks_c,R] and column_amax [B,chunks_r,C], int32.
+    row_amax [B,chunks_c,R] and column_amax [B,chunks_r,C], int32. Grouped: ``height`` rows of padded groups, of which
+    row_amax has those of x that belong to a group.
     """
     program = tl.program_id(0)
     chunk_c = program % chunks_c
@@ -69,17 +85,28 @@ def line_amax_kernel(
     first_r, first_c = chunk_r.to(tl.int64) * height, chunk_c.to(tl.int64) * BLOCK_C
     i, j = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_C)
     ok_c = j < tl.minimum(C - first_c, BLOCK_C).to(tl.int32)
-    left_r = tl.minimum(R - first_r, height).to(tl.int32)
+    left_r = R - first_r
+    if GROUPS > 0:
+        _, first_r, _, left_r = group_rows(first_r, offs_ptr, lens_ptr, padded_ptr, n_groups, rows, GROUPS)
+    left_r = tl.maximum(tl.minimum(left_r, height), 0).to(tl.int32)
     if WIDE:
-        at = (i.to(tl.int64) * stride_r)[:, None] + (j.to(tl.int64) * stride_c)[None, :]
+        at_r, at_c = i.to(tl.int64), j.to(tl.int64)
     else:
-        at = (i * stride_r)[:, None] + (j * stride_c)[None, :]
-    source = x_ptr + b * stride_b + first_r * stride_r + first_c * stride_c
+        at_r, at_c = i, j
+    at = (at_r * stride_r)[:, None] + (at_c * stride_c)[None, :]
+    source = x_ptr + b * stride_b + first_c * stride_c
+    if idx_ptr is None:
+        source += first_r * stride_r
     acc = own_magnitude(tl.zeros([BLOCK_R, BLOCK_C], x_ptr.dtype.element_ty))
     for r in tl.range(0, left_r, BLOCK_R, num_stages=STAGES):
         start = tl.full([], r, tl.int64)
         ok_r = i < left_r - r
-        m = own_magnitude(_load(source + start * stride_r + at, ok_r, ok_c, MASKED))
+        if idx_ptr is None:
+            some = _load(source + start * stride_r + at, ok_r, ok_c, MASKED)
+        else:
+            named, counts = _named_rows(idx_ptr + first_r + start + i, ok_r, R)
+            some = _load(source + ((named * stride_r)[:, None] + (at_c * stride_c)[None, :]), counts, ok_c, MASKED)
+        m = own_magnitude(some)
         acc = tl.maximum(acc, m)
         if ROW:
             amax = widened_magnitude(tl.max(m, 1), x_ptr.dtype.element_ty)
@@ -89,8 +116,12 @@ def line_amax_kernel(
         tl.store(column_amax_ptr + (b * chunks_r + chunk_r) * C + first_c + j, amax, mask=ok_c)
 
 
+# the same, not compiled anew for other numbers of rows
+line_amax_groups_kernel = triton.jit(do_not_specialize=("R", "rows", "chunks_r"))(line_amax_kernel.fn)
+
+
 @triton.jit
-def _joined_amax(amax_ptr, chunks, stride, at, ok, STEP: tl.constexpr):
+def joined_amax(amax_ptr, chunks, stride, at, ok, STEP: tl.constexpr):
     """The largest of the maxima that the chunks of a line have, for the lines ``at``."""
     which = tl.arange(0, STEP)
     amax = tl.zeros([at.shape[0]], tl.int32)
@@ -139,19 +170,60 @@ def _codes(
 
 
 @triton.jit
+def _load_rows(
+    source, at, k: tl.constexpr, idx_ptr, mark_ptr, row, R, stride_r, stride_c, at_c, left_r, i, ok_c,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """Tile k of x, and which of its rows, 4 i + k < left_r, count: those that are marked, or named by ``row``."""
+    ok = 4 * i + k < left_r
+    if mark_ptr is not None:
+        ok = tl.load(mark_ptr + (row + k), mask=ok, other=0) != 0
+    if idx_ptr is not None:
+        named, ok = _named_rows(idx_ptr + (row + k), ok, R)
+        return _load(source + ((named * stride_r)[:, None] + (at_c * stride_c)[None, :]), ok, ok_c, MASKED), ok
+    else:
+        return _load(source + k * stride_r + at, ok, ok_c, MASKED), ok
+
+
+@triton.jit
+def _clear_rows(
+    row_ptr, row_scale_ptr, begin, end, i, first_c, ok_c, R, C, tile_c, blocks_c, largest, floor,
+    KIND: tl.constexpr, P: tl.constexpr, BLOCK_C: tl.constexpr, QUICK: tl.constexpr,
+):  # fmt: skip
+    """The payload and scales of zeros for the columns of a tile of the rows ``begin`` to ``end`` - 1."""
+    _, inverse = float_scale(tl.zeros([i.shape[0], 1], tl.int32), largest, floor, QUICK)
+    code = tl.zeros([i.shape[0], BLOCK_C], tl.uint8)
+    for start in range(begin, end, i.shape[0]):
+        row = start + i.to(tl.int64)
+        ok = row < end
+        at = (row * C + first_c)[:, None] + tl.arange(0, BLOCK_C)[None, :]
+        tl.store(row_ptr + at, code, mask=ok[:, None] & ok_c[None, :])
+        if KIND == "line":
+            tl.store(row_scale_ptr + row[:, None], inverse, mask=ok[:, None] & (tile_c == 0))
+        elif KIND == "block":
+            block_c = tile_c * (BLOCK_C // P) + tl.arange(0, BLOCK_C // P)[None, :]
+            scale = inverse + tl.zeros([1, BLOCK_C // P], tl.float32)
+            tl.store(
+                row_scale_ptr + block_c.to(tl.int64) * R + row[:, None], scale, mask=ok[:, None] & (block_c < blocks_c)
+            )
+
+
+@triton.jit
 def kmajor_kernel(
     x_ptr, row_ptr, row_scale_ptr, column_ptr, column_scale_ptr, row_amax_ptr, column_amax_ptr,
+    offs_ptr, lens_ptr, padded_ptr, idx_ptr, mark_ptr,
     R, C, tiles_r, tiles_c, blocks_r, blocks_c, scale_stride_r, scale_stride_c, row_chunks, column_chunks,
-    stride_b, stride_r, stride_c, largest, floor,
-    KIND: tl.constexpr, ROW: tl.constexpr, COLUMN: tl.constexpr, P: tl.constexpr, STEP: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, WORDS: tl.constexpr, MASKED: tl.constexpr, WIDE: tl.constexpr,
-    MANTISSA: tl.constexpr, LOWEST: tl.constexpr, FNUZ: tl.constexpr, NATIVE: tl.constexpr, QUICK: tl.constexpr,
-    TWICE: tl.constexpr,
+    stride_b, stride_r, stride_c, n_groups, rows, rows_out, largest, floor,
+    KIND: tl.constexpr, ROW: tl.constexpr, COLUMN: tl.constexpr, GROUPS: tl.constexpr, P: tl.constexpr,
+    STEP: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, WORDS: tl.constexpr, MASKED: tl.constexpr,
+    WIDE: tl.constexpr, MANTISSA: tl.constexpr, LOWEST: tl.constexpr, FNUZ: tl.constexpr, NATIVE: tl.constexpr,
+    QUICK: tl.constexpr, TWICE: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_R x BLOCK_C elements, both multiples of P. STEP: maxima that are read at a time. QUICK: `float_scale`.
 
-    WIDE: 64-bit offsets within the tile. TWICE: the two payloads of one scale are rounded each by itself: NVIDIA's
-    conversion makes two codes at once, of which triton 3.6 loses one on the way to words if bytes are stored as well.
+    rows: that the groups count. rows_out: of the column payload, R without groups. WIDE: 64-bit offsets within the
+    tile. TWICE: the two payloads of one scale are rounded each by itself: NVIDIA's conversion makes two codes at once,
+    of which triton 3.6 loses one on the way to words if bytes are stored as well.
     """
     S: tl.constexpr = BLOCK_R // 4
     ONE: tl.constexpr = KIND == "tensor" or KIND == "tile"  # scale for both payloads
@@ -161,21 +233,38 @@ def kmajor_kernel(
     b = (program // tiles_c // tiles_r).to(tl.int64)
     first_r, first_c = tile_r.to(tl.int64) * BLOCK_R, tile_c.to(tl.int64) * BLOCK_C
     i, j = tl.arange(0, S), tl.arange(0, BLOCK_C)
-    left_r = tl.minimum(R - first_r, BLOCK_R).to(tl.int32)
     ok_c = j < tl.minimum(C - first_c, BLOCK_C).to(tl.int32)
+    if GROUPS > 0:
+        group, source_r, left, in_group = group_rows(
+            first_r, offs_ptr, lens_ptr, padded_ptr, n_groups, rows, GROUPS
+        )  # fmt: skip
+        left_r = tl.minimum(tl.maximum(left, 0), BLOCK_R).to(tl.int32)
+        counted_r = tl.minimum(tl.maximum(in_group, 0), BLOCK_R).to(tl.int32)
+        left_out = BLOCK_R
+    else:
+        source_r = first_r
+        left_r = tl.minimum(R - first_r, BLOCK_R).to(tl.int32)
+        counted_r = left_r
+        left_out = left_r
     if WIDE:
         at_r, at_c = i.to(tl.int64), j.to(tl.int64)
     else:
         at_r, at_c = i, j
-    source = x_ptr + b * stride_b + first_r * stride_r + first_c * stride_c
+    source = x_ptr + b * stride_b + first_c * stride_c
+    if idx_ptr is None:
+        source += source_r * stride_r
     at = (at_r * (4 * stride_r))[:, None] + (at_c * stride_c)[None, :]
-    ok_0, ok_1, ok_2, ok_3 = 4 * i < left_r, 4 * i + 1 < left_r, 4 * i + 2 < left_r, 4 * i + 3 < left_r
-    x_0 = _load(source + at, ok_0, ok_c, MASKED)
-    x_1 = _load(source + stride_r + at, ok_1, ok_c, MASKED)
-    x_2 = _load(source + 2 * stride_r + at, ok_2, ok_c, MASKED)
-    x_3 = _load(source + 3 * stride_r + at, ok_3, ok_c, MASKED)
-    xs = (x_0, x_1, x_2, x_3)
-    oks = (ok_0, ok_1, ok_2, ok_3)
+    oks = (4 * i < left_r, 4 * i + 1 < left_r, 4 * i + 2 < left_r, 4 * i + 3 < left_r)
+    row = source_r + 4 * i
+    x_0, counts_0 = _load_rows(source, at, 0, idx_ptr, mark_ptr, row, R, stride_r, stride_c, at_c, counted_r, i, ok_c,
+                               MASKED)  # fmt: skip
+    x_1, counts_1 = _load_rows(source, at, 1, idx_ptr, mark_ptr, row, R, stride_r, stride_c, at_c, counted_r, i, ok_c,
+                               MASKED)  # fmt: skip
+    x_2, counts_2 = _load_rows(source, at, 2, idx_ptr, mark_ptr, row, R, stride_r, stride_c, at_c, counted_r, i, ok_c,
+                               MASKED)  # fmt: skip
+    x_3, counts_3 = _load_rows(source, at, 3, idx_ptr, mark_ptr, row, R, stride_r, stride_c, at_c, counted_r, i, ok_c,
+                               MASKED)  # fmt: skip
+    xs, counts = (x_0, x_1, x_2, x_3), (counts_0, counts_1, counts_2, counts_3)
 
     if ONE:
         if KIND == "tensor":
@@ -193,11 +282,16 @@ def kmajor_kernel(
             )
             ok_scale = (block_r < blocks_r)[:, None] & (block_c < blocks_c)[None, :]
         scale, inverse = float_scale(amax, largest, floor, QUICK)
-        tl.store(row_scale_ptr + scale_at, inverse, mask=ok_scale)
+        if row_scale_ptr is not None:
+            tl.store(row_scale_ptr + scale_at, inverse, mask=ok_scale)
     elif COLUMN:
-        if KIND == "line":
+        if KIND == "line" and GROUPS > 0:
+            of_group = column_amax_ptr + group.to(tl.int64) * C + first_c
+            left_c = tl.where(group < n_groups, C - first_c, 0)
+            amax = tl.load(of_group + at_c, mask=j < left_c, other=0)[None, :]
+        elif KIND == "line":
             of_b = column_amax_ptr + b * column_chunks * C + first_c
-            amax = _joined_amax(of_b, column_chunks, C, at_c, ok_c, STEP)[None, :]
+            amax = joined_amax(of_b, column_chunks, C, at_c, ok_c, STEP)[None, :]
             block_r = tl.zeros([1], tl.int32) + tile_r
             ok_scale = (block_r == 0)[:, None] & ok_c[None, :]
         else:
@@ -207,8 +301,11 @@ def kmajor_kernel(
             block_r = tile_r * (BLOCK_R // P) + tl.arange(0, BLOCK_R // P)
             ok_scale = (block_r < blocks_r)[:, None] & ok_c[None, :]
         scale, inverse = float_scale(amax, largest, floor, QUICK)
-        scale_at = ((b * blocks_r + block_r) * C + first_c)[:, None] + at_c[None, :]
-        tl.store(column_scale_ptr + scale_at, inverse, mask=ok_scale)
+        if GROUPS > 0 and KIND == "block":
+            inverse = tl.where(group < n_groups, inverse, 0.0)
+        if GROUPS == 0 or KIND == "block":
+            scale_at = ((b * blocks_r + block_r) * C + first_c)[:, None] + at_c[None, :]
+            tl.store(column_scale_ptr + scale_at, inverse, mask=ok_scale)
     if ONE or COLUMN:
         finite = amax < INFINITE
 
@@ -226,8 +323,8 @@ def kmajor_kernel(
         if ROW:
             if not ONE:
                 if KIND == "line":
-                    of_b = row_amax_ptr + b * row_chunks * R + first_r + k
-                    row_amax = _joined_amax(of_b, row_chunks, R, 4 * at_r, oks[k], STEP)[:, None]
+                    of_b = row_amax_ptr + b * row_chunks * R + source_r + k
+                    row_amax = joined_amax(of_b, row_chunks, R, 4 * at_r, counts[k], STEP)[:, None]
                     block_c = tl.zeros([1], tl.int32) + tile_c
                     ok_row = oks[k][:, None] & (block_c == 0)[None, :]
                 else:
@@ -235,7 +332,7 @@ def kmajor_kernel(
                     block_c = tile_c * (BLOCK_C // P) + tl.arange(0, BLOCK_C // P)
                     ok_row = oks[k][:, None] & (block_c < blocks_c)[None, :]
                 row_scale, row_inverse = float_scale(row_amax, largest, floor, QUICK)
-                row_scale_at = ((b * blocks_c + block_c) * R + first_r + k)[None, :] + (4 * at_r)[:, None]
+                row_scale_at = ((b * blocks_c + block_c) * R + source_r + k)[None, :] + (4 * at_r)[:, None]
                 tl.store(row_scale_ptr + row_scale_at, row_inverse, mask=ok_row)
                 q = _codes(xs[k], row_scale, row_amax < INFINITE, MANTISSA, LOWEST, FNUZ, NATIVE)
             elif TWICE:
@@ -243,8 +340,24 @@ def kmajor_kernel(
                 again = (scale.to(tl.int32, bitcast=True) | nothing).to(tl.float32, bitcast=True)
                 q = _codes(xs[k], again, finite, MANTISSA, LOWEST, FNUZ, NATIVE)
             row_at = (4 * at_r * C)[:, None] + at_c[None, :]
-            _store(row_ptr + ((b * R + first_r + k) * C + first_c) + row_at, q, oks[k], ok_c, MASKED)
+            _store(row_ptr + ((b * R + source_r + k) * C + first_c) + row_at, q, oks[k], ok_c, MASKED)
     if COLUMN and WORDS:
-        words = tl.multiple_of(R // 4, 4)
+        words = tl.multiple_of((rows_out if GROUPS > 0 else R) // 4, 4)
         column_at = (at_c * words)[None, :] + at_r[:, None]
+        ok_0 = 4 * i < left_out
         _store(column_ptr + ((b * C + first_c) * words + first_r // 4) + column_at, word, ok_0, ok_c, MASKED)
+
+    if GROUPS > 0 and ROW:  # rows before the first group, and between two
+        if (in_group > 0) & (first_r == 0):
+            _clear_rows(row_ptr, row_scale_ptr, source_r * 0, source_r, i, first_c, ok_c, R, C, tile_c, blocks_c,
+                        largest, floor, KIND, P, BLOCK_C, QUICK)  # fmt: skip
+        if (in_group > 0) & (in_group <= BLOCK_R):
+            end = source_r + in_group
+            begin = next_group(end, offs_ptr, lens_ptr, n_groups, rows, GROUPS)
+            _clear_rows(row_ptr, row_scale_ptr, end, begin, i, first_c, ok_c, R, C, tile_c, blocks_c, largest, floor,
+                        KIND, P, BLOCK_C, QUICK)  # fmt: skip
+
+
+# the same, not compiled anew for other numbers of rows
+_VARYING = ("R", "rows", "rows_out", "tiles_r", "blocks_r", "row_chunks")
+kmajor_groups_kernel = triton.jit(do_not_specialize=_VARYING)(kmajor_kernel.fn)

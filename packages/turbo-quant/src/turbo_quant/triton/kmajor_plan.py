@@ -4,20 +4,25 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from turbo_core.device import DeviceFacts
 from turbo_core.launch import ALL, Launch, power_of_two
-from turbo_core.low_precision import ScalingGranularity, fp8_amax_floor, fp8_max
-from turbo_quant.calls import FloatOutputs, QuantizeFloatCall, specs
+from turbo_core.low_precision import MX_PADDING, ScalingGranularity, fp8_amax_floor, fp8_max
+from turbo_quant.calls import FloatOutputs, QuantizeFloatCall, ceil_div, padded_rows, specs
 from turbo_quant.formats import allocate
 from turbo_quant.triton.float_plan import as_bytes, fp8_constants, needs_wide, tensor_amax, unbuffered_for
-from turbo_quant.triton.kmajor_kernel import kmajor_kernel, line_amax_kernel
+from turbo_quant.triton.kmajor_kernel import (
+    kmajor_groups_kernel,
+    kmajor_kernel,
+    line_amax_groups_kernel,
+    line_amax_kernel,
+)
 from turbo_quant.triton.tiles import choose
 
-__all__ = ["plan_kmajor"]
+__all__ = ["Maxima", "Payloads", "Rows", "line_amax", "payload_launch", "plan_kmajor"]
 
 _LINE_CHUNKS = 32  # of columns, at most: each program of the second launch reads a maximum of every chunk
 
@@ -27,9 +32,80 @@ def plan_kmajor(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOutpu
 
     x whose columns are adjacent in memory is quantised as its transpose, whose column payload is x's row payload.
     """
+    outputs = FloatOutputs(*allocate(specs(call), call.x.device))  # type: ignore[arg-type]
+    if call.group_offs is not None:
+        from turbo_quant.triton.kmajor_groups_plan import launches_of_groups
+
+        return outputs, launches_of_groups(call, outputs, facts)
+    return outputs, launches_of(call, outputs, facts)
+
+
+class Payloads(NamedTuple):
+    """What a launch writes of x [B,R,C], or None.
+
+    Attributes:
+        row: [B,R,C].
+        row_scale: [B,blocks_c,R]; of tiles [B,blocks_r,blocks_c], any strides.
+        column: [B,C,rows of the column copy].
+        column_scale: [B,blocks_r,C]; of groups ROWWISE [1,G,C], written by another launch.
+    """
+
+    row: torch.Tensor | None
+    row_scale: torch.Tensor | None
+    column: torch.Tensor | None
+    column_scale: torch.Tensor | None
+
+
+class Maxima(NamedTuple):
+    """Maxima that a launch before has found, int32: how many a line or tensor has, or None where there is none."""
+
+    row: torch.Tensor | None = None
+    row_chunks: int = 1
+    column: torch.Tensor | None = None
+    column_chunks: int = 1
+
+
+class Rows(NamedTuple):
+    """Which rows of x count, and that their number changes from call to call, so that nothing is compiled for it.
+
+    Attributes:
+        offs, lens, padded, idx: the fields of a call with groups, contiguous; None without groups.
+        count: how many rows the groups count.
+        groups: how many groups.
+        mark: uint8 [R], 0 for rows that count as zeros, or None. Without groups.
+    """
+
+    offs: torch.Tensor | None = None
+    lens: torch.Tensor | None = None
+    padded: torch.Tensor | None = None
+    idx: torch.Tensor | None = None
+    count: int = 1
+    groups: int = 0
+    mark: torch.Tensor | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of the kernels."""
+        return {
+            "offs_ptr": self.offs,
+            "lens_ptr": self.lens,
+            "padded_ptr": self.padded,
+            "idx_ptr": self.idx,
+            "n_groups": self.groups,
+            "rows": self.count,
+        }
+
+    def most(self) -> int:
+        """The constant GROUPS; 0: none."""
+        return 0 if self.offs is None else power_of_two(self.groups)
+
+
+ALL_ROWS = Rows()
+
+
+def launches_of(call: QuantizeFloatCall, outputs: FloatOutputs, facts: DeviceFacts) -> list[Launch]:
+    """Without groups."""
     x = call.x
     by_columns = x.stride(2) != 1 and x.stride(1) == 1 and x.shape[2] > 1
-    outputs = FloatOutputs(*allocate(specs(call), x.device))  # type: ignore[arg-type]
     row, row_scale, column, column_scale = outputs
     stored = column if column is None else column.transpose(1, 2)
     if call.has_one_scale():
@@ -40,123 +116,139 @@ def plan_kmajor(call: QuantizeFloatCall, facts: DeviceFacts) -> tuple[FloatOutpu
         lines = row_scale if row_scale is None else row_scale.transpose(1, 2)
         scales = (column_scale, lines) if by_columns else (lines, column_scale)
     if by_columns:
-        return outputs, _launches(call, x.transpose(1, 2), (stored, scales[0], row, scales[1]), facts)
-    return outputs, _launches(call, x, (row, scales[0], stored, scales[1]), facts)
+        x, payloads = x.transpose(1, 2), Payloads(stored, scales[0], row, scales[1])
+    else:
+        payloads = Payloads(row, scales[0], stored, scales[1])
+    launches: list[Launch] = []
+    maxima = Maxima()
+    if call.granularity is ScalingGranularity.TENSORWISE:
+        if call.amax is not None:
+            maxima = Maxima(call.amax.view(torch.int32))
+        else:
+            launches = [tensor_amax(x, call, facts)]
+            found = launches[0].arguments
+            maxima = Maxima(found["partial_ptr"], found["chunks"])
+    elif call.granularity is ScalingGranularity.ROWWISE:
+        launches = [line_amax(x, payloads.row is not None, payloads.column is not None, facts)]
+        found = launches[0].arguments
+        maxima = Maxima(found["row_amax_ptr"], found["chunks_c"], found["column_amax_ptr"], found["chunks_r"])
+    return [*launches, payload_launch(call, x, payloads, maxima, facts)]
 
 
-_Payloads = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
-
-
-def _launches(call: QuantizeFloatCall, x: torch.Tensor, payloads: _Payloads, facts: DeviceFacts) -> list[Launch]:
-    """Of x [B,R,C] into row [B,R,C], row_scale [B,blocks_c,R] (tiles: [B,blocks_r,blocks_c]) and column [B,C,R],
-    column_scale [B,blocks_r,C].
-    """
+def payload_launch(
+    call: QuantizeFloatCall,
+    x: torch.Tensor,
+    payloads: Payloads,
+    maxima: Maxima,
+    facts: DeviceFacts,
+    rows: Rows = ALL_ROWS,
+) -> Launch:
+    """The launch that quantises x [B,R,C]."""
     row, row_scale, column, column_scale = payloads
     B, R, C = x.shape
     stride_b, stride_r, stride_c = x.stride()
     size = call.block_size
-    strides = {"stride_b": stride_b, "stride_r": stride_r, "stride_c": 1 if C == 1 else stride_c}
-    launches: list[Launch] = []
-    row_amax = column_amax = None
-    row_chunks = column_chunks = 1
-    if call.granularity is ScalingGranularity.TENSORWISE:
-        kind = "tensor"
-        if call.amax is not None:
-            row_amax = call.amax.view(torch.int32)
-        else:
-            launch = tensor_amax(x, call, facts)
-            row_amax, row_chunks = launch.arguments["partial_ptr"], launch.arguments["chunks"]
-            launches.append(launch)
-    elif call.granularity is ScalingGranularity.ROWWISE:
-        kind = "line"
-        launch = _line_amax(x, row is not None, column is not None, facts)
-        row_amax, row_chunks = launch.arguments["row_amax_ptr"], launch.arguments["chunks_c"]
-        column_amax, column_chunks = launch.arguments["column_amax_ptr"], launch.arguments["chunks_r"]
-        launches.append(launch)
-    else:
+    if call.granularity is ScalingGranularity.BLOCKWISE:
         kind = "tile" if call.tile else "block"
-    tile = choose("kmajor lines" if kind == "line" else "kmajor", facts, multiple=math.gcd(R, C))
-    words = column is not None and R % 16 == 0
+    else:
+        kind = "tensor" if call.granularity is ScalingGranularity.TENSORWISE else "line"
+    varying, grouped = rows is not ALL_ROWS, rows.offs is not None
+    multiple = math.gcd(C, 16) if varying else math.gcd(R, C)
+    tile = choose("kmajor lines" if kind == "line" else "kmajor", facts, multiple=multiple)
+    rows_out = column.shape[2] if grouped and column is not None else R
+    words = column is not None and (grouped or R % 16 == 0)
     column_bytes = as_bytes(column)
-    tiles_r, tiles_c = -(-R // tile.rows), -(-C // tile.columns)
-    masked = R % tile.rows != 0 or C % tile.columns != 0
+    tiles_r = max(1, padded_rows(rows.count, rows.groups) // tile.rows) if grouped else ceil_div(R, tile.rows)
+    tiles_c = ceil_div(C, tile.columns)
+    masked = varying or R % tile.rows != 0 or C % tile.columns != 0
     tiled = row_scale is not None and call.tile
-    launches.append(
-        Launch(
-            kmajor_kernel,
-            (B * tiles_r * tiles_c, 1, 1),
-            {
-                "x_ptr": x,
-                "row_ptr": as_bytes(row),
-                "row_scale_ptr": row_scale,
-                "column_ptr": column_bytes.view(torch.int32) if words and column_bytes is not None else column_bytes,
-                "column_scale_ptr": column_scale,
-                "row_amax_ptr": row_amax,
-                "column_amax_ptr": column_amax,
-                "R": R,
-                "C": C,
-                "tiles_r": tiles_r,
-                "tiles_c": tiles_c,
-                "blocks_r": -(-R // (size or R)),
-                "blocks_c": -(-C // (size or C)),
-                "scale_stride_r": row_scale.stride(1) if tiled and row_scale is not None else 1,
-                "scale_stride_c": row_scale.stride(2) if tiled and row_scale is not None else 1,
-                "row_chunks": row_chunks,
-                "column_chunks": column_chunks,
-                **strides,
-                "largest": fp8_max(call.out_dtype),
-                "floor": fp8_amax_floor(call.out_dtype),
-            },
-            {
-                "KIND": kind,
-                "ROW": row is not None,
-                "COLUMN": column is not None,
-                "P": size or 4,
-                "STEP": 512 if kind == "tensor" else min(16, power_of_two(max(row_chunks, column_chunks))),
-                "BLOCK_R": tile.rows,
-                "BLOCK_C": tile.columns,
-                "WORDS": words,
-                "MASKED": masked,
-                "WIDE": needs_wide(tile.rows * max(stride_r, C), tile.columns * max(stride_c, R)),
-                "QUICK": facts.vendor == "nvidia" and x.dtype != torch.float32,
-                "TWICE": facts.vendor == "nvidia" and row is not None and column is not None,
-                **fp8_constants(call.out_dtype, facts),
-            },
-            tile.launch_options(),
-            ALL if masked else unbuffered_for(stride_c),  # masks and buffers both take scalar registers
-        )
+    return Launch(
+        kmajor_groups_kernel if varying else kmajor_kernel,
+        (B * tiles_r * tiles_c, 1, 1),
+        {
+            "x_ptr": x,
+            "row_ptr": as_bytes(row),
+            "row_scale_ptr": row_scale,
+            "column_ptr": column_bytes.view(torch.int32) if words and column_bytes is not None else column_bytes,
+            "column_scale_ptr": column_scale,
+            "row_amax_ptr": maxima.row,
+            "column_amax_ptr": maxima.column,
+            "mark_ptr": rows.mark,
+            **rows.arguments(),
+            "R": R,
+            "C": C,
+            "tiles_r": tiles_r,
+            "tiles_c": tiles_c,
+            "blocks_r": ceil_div(rows_out, size or rows_out or 1),
+            "blocks_c": ceil_div(C, size or C),
+            "scale_stride_r": row_scale.stride(1) if tiled and row_scale is not None else 1,
+            "scale_stride_c": row_scale.stride(2) if tiled and row_scale is not None else 1,
+            "row_chunks": maxima.row_chunks,
+            "column_chunks": maxima.column_chunks,
+            "stride_b": 0 if varying else stride_b,
+            "stride_r": stride_r,
+            "stride_c": 1 if C == 1 else stride_c,
+            "rows_out": rows_out if varying else 1,
+            "largest": fp8_max(call.out_dtype),
+            "floor": fp8_amax_floor(call.out_dtype),
+        },
+        {
+            "KIND": kind,
+            "ROW": row is not None,
+            "COLUMN": column is not None,
+            "GROUPS": rows.most(),
+            "P": size or 4,
+            "STEP": 512 if kind == "tensor" else min(16, power_of_two(max(maxima.row_chunks, maxima.column_chunks))),
+            "BLOCK_R": tile.rows,
+            "BLOCK_C": tile.columns,
+            "WORDS": words,
+            "MASKED": masked,
+            "WIDE": needs_wide(tile.rows * max(stride_r, C), tile.columns * max(stride_c, rows_out)),
+            "QUICK": facts.vendor == "nvidia" and x.dtype != torch.float32,
+            "TWICE": facts.vendor == "nvidia" and row is not None and column is not None,
+            **fp8_constants(call.out_dtype, facts),
+        },
+        tile.launch_options(),
+        ALL if masked else unbuffered_for(stride_c),  # masks and buffers both take scalar registers
     )
-    return launches
 
 
-def _line_amax(x: torch.Tensor, row: bool, column: bool, facts: DeviceFacts) -> Launch:
-    """Maxima of the rows and columns of x, of some elements of each."""
+def line_amax(x: torch.Tensor, row: bool, column: bool, facts: DeviceFacts, rows: Rows = ALL_ROWS) -> Launch:
+    """Maxima of the rows and columns of x, of some elements of each; of groups those of 128 padded rows each."""
     B, R, C = x.shape
     stride_b, stride_r, stride_c = x.stride()
-    tile = choose("line amax", facts, multiple=math.gcd(R, C))
-    height = tile.rows * -(-R // (tile.rows * _LINE_CHUNKS))
-    chunks_r, chunks_c = -(-R // height), -(-C // tile.columns)
+    varying = rows is not ALL_ROWS
+    tile = choose("line amax", facts, multiple=math.gcd(C, 16) if varying else math.gcd(R, C))
+    if rows.offs is None:
+        height = tile.rows * ceil_div(R, tile.rows * _LINE_CHUNKS)
+        chunks_r = ceil_div(R, height)
+    else:
+        height, chunks_r = MX_PADDING, padded_rows(rows.count, rows.groups) // MX_PADDING
+    chunks_c = ceil_div(C, tile.columns)
     arguments: dict[str, Any] = {
         "x_ptr": x,
         "row_amax_ptr": torch.empty((B, chunks_c, R), dtype=torch.int32, device=x.device) if row else None,
         "column_amax_ptr": torch.empty((B, chunks_r, C), dtype=torch.int32, device=x.device) if column else None,
+        **rows.arguments(),
         "R": R,
         "C": C,
         "chunks_r": chunks_r,
         "chunks_c": chunks_c,
         "height": height,
-        "stride_b": stride_b,
+        "stride_b": 0 if varying else stride_b,
         "stride_r": stride_r,
         "stride_c": 1 if C == 1 else stride_c,
     }
     constants = {
         "ROW": row,
         "COLUMN": column,
+        "GROUPS": rows.most(),
         "BLOCK_R": tile.rows,
         "BLOCK_C": tile.columns,
-        "MASKED": R % tile.rows != 0 or C % tile.columns != 0,
+        "MASKED": varying or R % tile.rows != 0 or C % tile.columns != 0,
         "WIDE": needs_wide(tile.rows * stride_r, tile.columns * stride_c),
         "STAGES": tile.num_stages,
     }
     grid = (B * chunks_r * chunks_c, 1, 1)
-    return Launch(line_amax_kernel, grid, arguments, constants, tile.launch_options(), unbuffered_for(stride_c))
+    kernel = line_amax_groups_kernel if varying else line_amax_kernel
+    return Launch(kernel, grid, arguments, constants, tile.launch_options(), unbuffered_for(stride_c))

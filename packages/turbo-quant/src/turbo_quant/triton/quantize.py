@@ -31,12 +31,21 @@ def why_not(call: Call) -> str | None:
         return "groups have gaps or rows that are named"
     if isinstance(call, (QuantizeMxCall, DequantizeMxCall)):
         return None
-    if isinstance(call, QuantizeFloatCall) and call.k_major and call.group_offs is not None:
-        return "groups in K-major order"
+    if isinstance(call, QuantizeFloatCall) and (reason := _why_no_groups(call)) is not None:
+        return reason
     dtype = call.out_dtype if isinstance(call, QuantizeFloatCall) else call.q.dtype
     if "fnuz" in str(dtype) and device_facts(call[0].device).vendor == "nvidia":
         return f"{dtype} is not a type of Triton for NVIDIA GPUs"
-    if isinstance(call, QuantizeFloatCall) and call.group_offs is not None and call.block_size > MAX_GROUPED:
+    return None
+
+
+def _why_no_groups(call: QuantizeFloatCall) -> str | None:
+    if call.group_offs is None:
+        return None
+    if call.k_major and (call.tile or call.block_size not in (0, *KMAJOR_BLOCKS)):
+        what = f"{'tiles of ' if call.tile else ''}block_size={call.block_size}"
+        return f"{what} of groups in K-major order; blocks of {', '.join(map(str, KMAJOR_BLOCKS))} are accepted"
+    if call.block_size > MAX_GROUPED:
         return f"block_size={call.block_size} is over {MAX_GROUPED}, the most for the column payload of groups"
     return None
 

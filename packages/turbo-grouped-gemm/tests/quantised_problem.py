@@ -98,6 +98,13 @@ class Problem:
             rotate if isinstance(config, Float4QuantConfig) else None,
         )  # fmt: skip
 
+    def bias_of_rows(self):
+        """What the bias adds to C, float64."""
+        added = torch.zeros(self.grad_out.shape, dtype=torch.float64, device=self.lens.device)
+        for g, rows in enumerate(self.targets):
+            added[rows] = self.bias[g].detach().double()
+        return added
+
     def check(self, config, snr=True, exact=True, **options):
         """Everything about one step."""
         results = self.step(config, **options)

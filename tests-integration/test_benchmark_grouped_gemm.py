@@ -328,6 +328,40 @@ def test_options_that_do_not_fit(
     assert message in capsys.readouterr().err
 
 
+# --- blocks with experts --------------------------------------------------------------------------------------------
+
+
+def test_experts_of_a_block_are_their_formula() -> None:
+    """torch's, in float32, which every implementation is checked against; a token's rows lie one batch apart."""
+    experts, blocks = (importlib.import_module(f"benchmark.model.{name}") for name in ("experts", "blocks"))
+    shape = blocks.SHAPES["smoke-experts"]
+    module = experts.TorchExperts(shape, "zipf", torch.device("cpu"), torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.1, generator=generator)
+    x = torch.randn(2, 7, shape.hidden, generator=generator)
+    lens = group_lens("zipf", shape.experts, shape.topk * 14)
+    owner = [expert for expert, length in enumerate(lens) for _ in range(length)]
+    expected = torch.zeros(14, shape.hidden)
+    for row, expert in enumerate(owner):
+        gate, up = (module.gate_up[expert] @ x.view(14, -1)[row % 14]).chunk(2)
+        expected[row % 14] += module.down[expert] @ (torch.nn.functional.silu(gate) * up) / shape.topk
+    torch.testing.assert_close(module(x).view(14, -1), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("lens", ["balanced", "many-empty"])
+def test_a_training_step_of_blocks_with_experts(tmp_path: Path, lens: str) -> None:
+    step, path = importlib.import_module("benchmark.model.bench_training_step"), tmp_path / "out.csv"
+    names = ["torch", "turbo-bf16", "turbo-fp8-rowwise", "turbo-fp8-blockwise", "turbo-mxfp8"]
+    options = ["--model", "gpt-oss-20b", "--lens", lens, "--implementations", ",".join(names)]
+    assert step.main([*SMOKE, *options, "-o", str(path)]) == 0
+    rows = read(path)
+    assert [(row["Model"], row["Implementation"], row["Check"]) for row in rows] == [
+        ("smoke-experts", name, "PASS") for name in names
+    ]
+    assert len({row["SNR (dB)"] for row in rows}) == len(names), "each computes in its own precision"
+
+
 # --- what the host does ---------------------------------------------------------------------------------------------
 
 

@@ -184,7 +184,7 @@ def speed(
     sides = {"": ours}
     for name in PLAIN_PEERS if quant_of(args) is None else QUANT_PEERS:
         if name in args.peers:
-            parts = parts_or_none(name, shape.case, lambda name=name: peer_parts(name, sets, args))  # type: ignore[misc]
+            parts = parts_or_none(name, shape.case, lambda name=name: peer_parts(name, sets, args))
             sides |= {f"{name.capitalize()} ": parts} if parts else {}
     columns: dict[str, object] = {}
     for part in ours:
@@ -213,8 +213,8 @@ def peaks(shape: GroupedShape, inputs: Inputs, args: argparse.Namespace, machine
             y = linear(inputs.x, inputs.w, inputs.groups)
             return y, torch.autograd.grad(y, (inputs.x, inputs.w), inputs.dy)
 
-        if parts_or_none(side.strip() or "Turbo", shape.case, lambda step=step: {"Peak": step}):  # type: ignore[misc]
-            found[f"{side}Peak (MiB)"] = peak_mib(lambda step=step: step(0), machine.device)  # type: ignore[misc]
+        if parts_or_none(side.strip() or "Turbo", shape.case, lambda step=step: {"Peak": step}):
+            found[f"{side}Peak (MiB)"] = peak_mib(lambda step=step: step(0), machine.device)
     return {name: peak for name, peak in found.items() if peak is not None}
 
 

@@ -68,9 +68,8 @@ def plan(
     )  # fmt: skip
     constants = dict(
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, BLOCK_G=power_of_two(G), GROUP_M=group_rows(tile, facts),
-        XCDS=facts.xcds, UPCAST=a.dtype != b.dtype, EDGE_N=N % block_n != 0,
-        MASK_N=N < block_n, MASK_K=K % block_k != 0, WIDE=wide,
-        SUBTILE=tile.subtile,
+        XCDS=facts.xcds, UPCAST=a.dtype != b.dtype, EDGE_N=N % block_n != 0, MASK_N=block_n > N,
+        MASK_K=K % block_k != 0, WIDE=wide, SUBTILE=tile.subtile,
     )  # fmt: skip
     # each group may end in a tile of its own, and a gap begin with one
     most = (-(-S // block_m) + 2 * G + 1) * -(-N // block_n)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Tile tables of the grouped Triton kernels, and the choice of a row. Neither torch nor triton is needed to read them.
 
-A row is chosen by turbo-gemm's model (`turbo_gemm.developer.tile_cost`) from what the host knows of the groups: how many
-there are and how many rows on average. The average is rounded up to a power of two and cut off at MOST_ROWS, so another
-batch mostly takes the same row, and all totals together take no more compilations than the table has rows.
+A row is chosen by turbo-gemm's model (`turbo_gemm.developer.tile_cost`) from what the host knows of the groups: how
+many there are and how many rows on average. The average is rounded up to a power of two and cut off at MOST_ROWS, so
+another batch mostly takes the same row, and all totals together take no more compilations than the table has rows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,26 @@ MOST_ROWS = 1024  # a multiple of every tile: more rows a group change no choice
 _MFMA16 = (("matrix_instr_nonkdim", 16),)
 _Table = dict[tuple[str, int], tuple[Tile, ...]]
 
-# (target, bytes of an operand as the matrix unit sees it) -> rows, the preferred first. Tile.needs: "whole" is aligned
-# tensors, and N and K (wgrad: both sides of C) multiples of the tile; rows of a group are multiples of nothing.
+# (target, bytes of an operand as the matrix unit sees it) -> rows, the preferred first. Tile.needs: "regular" is
+# aligned tensors of unit stride (short rows of a group are no edge); "whole" is that and no masks of loads: K a
+# multiple of the tile's (for the gradient of B, whose contraction are rows, always), columns of C a multiple of 16 and
+# at least a tile. subtile: parts in which a tile is added to C.
 # fmt: off
-_SMALL: _Table = {
+_OTHERS: _Table = {
     ("amd", 2): (Tile(64, 64, 32, num_warps=4, num_stages=2, why="any wave32 or wave64 part"),),
     ("amd", 4): (Tile(64, 64, 16, num_warps=4, num_stages=2, why="any wave32 or wave64 part"),),
+    # `measured` as in turbo-gemm's table, whose rows for pointers these are: H200, 2026-11-30.
+    ("sm_90", 2): (
+        Tile(128, 256, 64, num_warps=8, num_stages=3, why="turbo-gemm's largest of pointers", subtile=2, measured=0.88),
+        Tile(128, 128, 64, num_warps=8, num_stages=3, why="narrow C", measured=0.69),
+        Tile(64, 64, 64, num_warps=4, num_stages=3, why="few rows a group", measured=0.25),
+        Tile(16, 64, 64, num_warps=4, num_stages=3, why="hardly any rows", measured=0.08),
+    ),
+    ("sm_90", 4): (
+        Tile(128, 128, 16, num_warps=8, num_stages=2, why="turbo-gemm's largest", measured=1.0),
+        Tile(64, 64, 16, num_warps=4, num_stages=2, why="few rows a group", measured=0.57),
+        Tile(16, 64, 16, num_warps=4, num_stages=2, why="hardly any rows", measured=0.2),
+    ),
     ("nvidia", 2): (
         Tile(128, 128, 32, num_warps=4, num_stages=3, why="fits 64 KiB of shared memory", measured=1.0),
         Tile(64, 64, 32, num_warps=4, num_stages=2, why="few rows a group; fits 48 KiB", measured=0.6),
@@ -44,53 +58,79 @@ _SMALL: _Table = {
         Tile(32, 64, 32, num_warps=4, num_stages=1, why="interpreter, few rows a group", measured=0.5),
     ),
 }
-_SM_90: _Table = {
-    # `measured` as in turbo-gemm's table, whose pointer rows these are: H200, 2026-11-30.
-    ("sm_90", 2): (
-        Tile(128, 256, 64, num_warps=8, num_stages=3, why="turbo-gemm's largest of pointers", subtile=2, measured=0.88),
-        Tile(128, 128, 64, num_warps=8, num_stages=3, why="narrow C", measured=0.69),
-        Tile(64, 64, 64, num_warps=4, num_stages=3, why="few rows a group", measured=0.25),
-        Tile(16, 64, 64, num_warps=4, num_stages=3, why="hardly any rows", measured=0.08),
-    ),
-    ("sm_90", 4): (
-        Tile(128, 128, 16, num_warps=8, num_stages=2, why="turbo-gemm's largest", measured=1.0),
-        Tile(64, 64, 16, num_warps=4, num_stages=2, why="few rows a group", measured=0.57),
-        Tile(16, 64, 16, num_warps=4, num_stages=2, why="hardly any rows", measured=0.2),
-    ),
-}
+# AMD: no such device here. Rows are the largest that the audit (triton 3.9) passes.
 GEMM_TABLE: _Table = {
-    **_SMALL,
-    **_SM_90,
+    **_OTHERS,
     ("gfx950", 2): (
-        Tile(256, 256, 32, num_warps=8, num_stages=3, why="candidate", needs="whole", subtile=2, options=_MFMA16),
-        Tile(256, 128, 64, num_warps=8, num_stages=2, why="candidate", needs="whole", options=_MFMA16),
-        Tile(128, 128, 64, num_warps=8, num_stages=2, why="candidate", needs="regular", options=_MFMA16),
-        Tile(64, 64, 64, num_warps=4, num_stages=2, why="candidate", needs="regular", options=_MFMA16),
-        Tile(128, 128, 32, num_warps=8, num_stages=2, why="candidate", options=_MFMA16),
-        Tile(64, 64, 32, num_warps=4, num_stages=2, why="candidate", options=_MFMA16),
-        Tile(16, 64, 32, num_warps=4, num_stages=2, why="candidate", options=_MFMA16),
+        Tile(256, 256, 32, num_warps=8, num_stages=3,
+             why="99 KiB of LDS, 230 to 245 of 256 registers; at 256x256x64, 2 stages, 23 and more spilled",
+             needs="whole", options=_MFMA16),
+        Tile(256, 128, 64, num_warps=8, num_stages=2, why="narrow C, or fewer idle units", needs="whole",
+             options=_MFMA16),
+        Tile(128, 128, 64, num_warps=8, num_stages=2, why="about 128 rows a group; element-wise loads of unaligned "
+             "tensors ran out of scalar registers", needs="regular", options=_MFMA16),
+        Tile(64, 64, 64, num_warps=4, num_stages=2, why="few rows a group", needs="regular", options=_MFMA16),
+        Tile(128, 128, 32, num_warps=8, num_stages=2, why="no form spills", options=_MFMA16),
+        Tile(64, 64, 32, num_warps=4, num_stages=2, why="few rows a group", options=_MFMA16),
+        Tile(16, 64, 32, num_warps=4, num_stages=2, why="hardly any rows", options=_MFMA16),
     ),
     ("gfx950", 4): (
-        Tile(128, 128, 16, num_warps=8, num_stages=2, why="candidate", options=_MFMA16),
-        Tile(64, 64, 16, num_warps=4, num_stages=2, why="candidate", options=_MFMA16),
-        Tile(16, 64, 32, num_warps=4, num_stages=2, why="candidate", options=_MFMA16),
+        Tile(128, 128, 16, num_warps=8, num_stages=2, why="turbo-gemm's largest", options=_MFMA16),
+        Tile(64, 64, 16, num_warps=4, num_stages=2, why="few rows a group", options=_MFMA16),
+        Tile(16, 64, 32, num_warps=4, num_stages=2, why="hardly any rows", options=_MFMA16),
     ),
     ("gfx942", 2): (
-        Tile(256, 256, 32, num_warps=8, num_stages=2, why="candidate", needs="whole", subtile=2, options=_MFMA16),
-        Tile(256, 128, 64, num_warps=8, num_stages=2, why="candidate", needs="whole", options=_MFMA16),
-        Tile(128, 128, 64, num_warps=8, num_stages=2, why="candidate", needs="regular", subtile=2, options=_MFMA16),
-        Tile(64, 64, 64, num_warps=4, num_stages=2, why="candidate", needs="regular", options=_MFMA16),
-        Tile(128, 128, 32, num_warps=8, num_stages=2, why="candidate", options=_MFMA16),
-        Tile(64, 64, 32, num_warps=4, num_stages=2, why="candidate", options=_MFMA16),
-        Tile(16, 64, 32, num_warps=4, num_stages=2, why="candidate", options=_MFMA16),
+        Tile(256, 256, 32, num_warps=8, num_stages=2,
+             why="32 KiB of LDS, 240 to 253 of 256 registers; at 256x256x64 11 and more spilled", needs="whole",
+             options=_MFMA16),
+        Tile(256, 128, 64, num_warps=8, num_stages=2, why="narrow C, or fewer idle units", needs="whole",
+             options=_MFMA16),
+        Tile(128, 128, 64, num_warps=8, num_stages=2, why="about 128 rows a group", needs="regular", options=_MFMA16),
+        Tile(64, 64, 64, num_warps=4, num_stages=2, why="few rows a group", needs="regular", options=_MFMA16),
+        Tile(128, 128, 32, num_warps=8, num_stages=2, why="no form spills", options=_MFMA16),
+        Tile(64, 64, 32, num_warps=4, num_stages=2, why="few rows a group", options=_MFMA16),
+        Tile(16, 64, 32, num_warps=4, num_stages=2, why="hardly any rows", options=_MFMA16),
     ),
     ("gfx942", 4): (
-        Tile(128, 128, 32, num_warps=8, num_stages=2, why="candidate", options=_MFMA16),
-        Tile(64, 64, 32, num_warps=4, num_stages=2, why="candidate", options=_MFMA16),
-        Tile(16, 64, 32, num_warps=4, num_stages=2, why="candidate", options=_MFMA16),
+        Tile(128, 128, 32, num_warps=8, num_stages=2, why="turbo-gemm's largest", options=_MFMA16),
+        Tile(64, 64, 32, num_warps=4, num_stages=2, why="few rows a group", options=_MFMA16),
+        Tile(16, 64, 32, num_warps=4, num_stages=2, why="hardly any rows", options=_MFMA16),
     ),
 }
-WGRAD_TABLE: _Table = GEMM_TABLE
+WGRAD_TABLE: _Table = {
+    **_OTHERS,
+    ("gfx950", 2): (
+        Tile(256, 256, 32, num_warps=8, num_stages=3,
+             why="99 KiB of LDS; added to a float32 C in halves 39 registers spilled, in quarters none",
+             needs="whole", subtile=4, options=_MFMA16),
+        Tile(256, 128, 64, num_warps=8, num_stages=2, why="narrow C, or fewer idle units", needs="whole", subtile=2,
+             options=_MFMA16),
+        Tile(128, 128, 64, num_warps=8, num_stages=2, why="small C; in one piece 11 scalar registers spilled",
+             needs="regular", subtile=2, options=_MFMA16),
+        Tile(64, 64, 64, num_warps=4, num_stages=2, why="smaller C", needs="regular", options=_MFMA16),
+        Tile(128, 128, 32, num_warps=8, num_stages=2, why="no form spills", subtile=2, options=_MFMA16),
+        Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", options=_MFMA16),
+    ),
+    ("gfx950", 4): (
+        Tile(128, 128, 16, num_warps=8, num_stages=2, why="turbo-gemm's largest", options=_MFMA16),
+        Tile(64, 64, 16, num_warps=4, num_stages=2, why="small C", options=_MFMA16),
+    ),
+    ("gfx942", 2): (
+        Tile(256, 256, 32, num_warps=8, num_stages=2, why="32 KiB of LDS; added to a float32 C in quarters",
+             needs="whole", subtile=4, options=_MFMA16),
+        Tile(256, 128, 64, num_warps=8, num_stages=2, why="narrow C, or fewer idle units", needs="whole", subtile=2,
+             options=_MFMA16),
+        Tile(128, 128, 64, num_warps=8, num_stages=2, why="small C", needs="regular", subtile=2,
+             options=_MFMA16),
+        Tile(64, 64, 64, num_warps=4, num_stages=2, why="smaller C", needs="regular", options=_MFMA16),
+        Tile(128, 128, 32, num_warps=8, num_stages=2, why="no form spills", subtile=2, options=_MFMA16),
+        Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", options=_MFMA16),
+    ),
+    ("gfx942", 4): (
+        Tile(128, 128, 32, num_warps=8, num_stages=2, why="turbo-gemm's largest", options=_MFMA16),
+        Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", options=_MFMA16),
+    ),
+}
 # fmt: on
 
 
@@ -99,11 +139,11 @@ def average_rows(G: int, S: int) -> int:
     return min(MOST_ROWS, power_of_two(-(-S // max(G, 1))))
 
 
-def rows_for(table: _Table, facts: DeviceFacts, operand_bytes: int, out_bytes: int) -> tuple[str, list[Tile]]:
-    """The device's name in the table, and those of its rows that fit its LDS."""
+def rows_for(table: _Table, facts: DeviceFacts, operand_bytes: int, out_bytes: int) -> list[Tile]:
+    """The device's rows that fit its LDS."""
     target = table_target(facts)
     limit = facts.lds_bytes if facts.vendor != "cpu" else 2**62
-    return target, [t for t in table[target, operand_bytes] if lds_bytes(t, target, operand_bytes, out_bytes) <= limit]
+    return [t for t in table[target, operand_bytes] if lds_bytes(t, target, operand_bytes, out_bytes) <= limit]
 
 
 @lru_cache(maxsize=4096)
@@ -111,12 +151,12 @@ def choose_gemm_tile(
     G: int, average: int, N: int, K: int, facts: DeviceFacts, operand_bytes: int, out_bytes: int, regular: bool
 ) -> Tile:
     """The row with the least cost for G groups of `average_rows`; regular: see Tile.needs."""
-    _, rows = rows_for(GEMM_TABLE, facts, operand_bytes, out_bytes)
+    rows = rows_for(GEMM_TABLE, facts, operand_bytes, out_bytes)
 
     def cost(tile: Tile) -> float:
         return tile_cost(tile, G * whole(average, tile.block_m), N, K, facts, operand_bytes)
 
-    return min((t for t in rows if takes(t, regular, N % t.block_n == 0 and K % t.block_k == 0)), key=cost)
+    return min((t for t in rows if takes(t, regular, _fills(N, t.block_n) and K % t.block_k == 0)), key=cost)
 
 
 @lru_cache(maxsize=4096)
@@ -124,12 +164,12 @@ def choose_wgrad_tile(
     G: int, average: int, X: int, Y: int, facts: DeviceFacts, operand_bytes: int, out_bytes: int, regular: bool
 ) -> Tile:
     """Likewise for C [G, X, Y]."""
-    _, rows = rows_for(WGRAD_TABLE, facts, operand_bytes, out_bytes)
+    rows = rows_for(WGRAD_TABLE, facts, operand_bytes, out_bytes)
 
     def cost(tile: Tile) -> float:
         return tile_cost(tile, G * whole(X, tile.block_m), Y, average, facts, operand_bytes)
 
-    return min((t for t in rows if takes(t, regular, X % t.block_m == 0 and Y % t.block_n == 0)), key=cost)
+    return min((t for t in rows if takes(t, regular, _fills(X, t.block_m) and _fills(Y, t.block_n))), key=cost)
 
 
 def whole(size: int, block: int) -> int:
@@ -137,6 +177,11 @@ def whole(size: int, block: int) -> int:
     return -(-size // block) * block
 
 
-def takes(tile: Tile, regular: bool, multiple: bool) -> bool:
-    """Whether the row may be launched for such tensors."""
-    return tile.needs == "any" or (regular and (tile.needs == "regular" or multiple))
+def _fills(size: int, block: int) -> bool:
+    """Whether tiles along a dimension need no mask: see `groups_kernel.edge_block`."""
+    return size >= block and size % 16 == 0
+
+
+def takes(tile: Tile, regular: bool, without_masks: bool) -> bool:
+    """Whether the row may be launched for such tensors: see Tile.needs."""
+    return tile.needs == "any" or (regular and (tile.needs == "regular" or without_masks))

@@ -67,10 +67,12 @@ def plan(
     constants = dict(
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, BLOCK_G=power_of_two(G), GROUP_M=group_rows(tile, facts),
         XCDS=facts.xcds, UPCAST=x.dtype != y.dtype, ACCUMULATE=out is not None,
-        MASK_M=X < block_m, MASK_N=Y < block_n,
-        EDGE_N=Y % block_n != 0, WIDE=wide, SUBTILE=tile.subtile,
+        MASK_M=block_m > X, MASK_N=block_n > Y, EDGE_N=Y % block_n != 0, WIDE=wide,
+        SUBTILE=tile.subtile if out is not None or facts.vendor != "amd" else 1,  # AMD stores from registers
     )  # fmt: skip
     grid = (programs_for(tile, G * -(-X // block_m) * -(-Y // block_n), facts, num_cu),)
     zeroed = () if arguments["counter"] is None else ("counter",)
     options = tile.launch_options()
+    if facts.vendor == "amd" and (x_idx is not None or y_idx is not None):
+        options["num_stages"] = min(2, tile.num_stages)  # triton 3.9 for gfx950 fails on named rows in three stages
     return c, [Launch(grouped_wgrad_kernel, grid, arguments, constants, options, unbuffered=ALL, zeroed=zeroed)]

@@ -4,9 +4,9 @@
 Every program reads all lengths at its start and keeps three numbers a group in registers: its first row, its rows, and
 the number of tiles up to its end. So nothing is read on the host, no kernel runs before, and a launch fits any lengths.
 
-Names: G groups of the S rows. `first` and `size`, int32 [BLOCK_G], BLOCK_G a power of two from G up; places past G begin
-at S and are empty. Rows of no group are the head, before the first group, and for each group its gap, from the end of
-its rows to the start of the next group, or to S.
+Names: G groups of the S rows. `first` and `size`, int32 [BLOCK_G], BLOCK_G a power of two from G up; places past G
+begin at S and are empty. Rows of no group are the head, before the first group, and for each group its gap, from the
+end of its rows to the start of the next group, or to S.
 """
 
 import triton
@@ -147,76 +147,40 @@ def edge_block(tile, size, BLOCK: tl.constexpr, MASK: tl.constexpr):
 
 
 @triton.jit
-def store_block(
-    acc, c, out_idx, row0, low_r, limit, col0, low_c, C_ROWS, N, stride_cm, stride_cn, stride_index, R: tl.constexpr,
-    C: tl.constexpr, ACCUMULATE: tl.constexpr, EDGE_C: tl.constexpr
-):  # fmt: skip
-    """See `store_rows`."""
-    r = tl.arange(0, R)
-    n = tl.arange(0, C)
-    kept = (r < limit - row0) & (r >= low_r)
-    place = (row0 + r).to(tl.int64)
-    if out_idx is not None:
-        place = tl.load(out_idx + place * stride_index, mask=kept, other=-1).to(tl.int64)
-        kept = (place >= 0) & (place < C_ROWS)
-    pointers = c + (place[:, None] * stride_cm + (col0 + n).to(tl.int64)[None, :] * stride_cn)
-    mask = kept[:, None]
-    if EDGE_C:
-        mask = mask & ((n >= low_c) & (n < N - col0))[None, :]
-    if ACCUMULATE:
-        acc += tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
-    tl.store(pointers, acc.to(c.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def store_half(
-    acc, c, out_idx, row0, low_r, limit, col0, low_c, C_ROWS, N, stride_cm, stride_cn, stride_index, R: tl.constexpr,
-    C: tl.constexpr, SUBTILE: tl.constexpr, ACCUMULATE: tl.constexpr, EDGE_C: tl.constexpr
-):  # fmt: skip
-    """See `store_rows`."""
-    if SUBTILE == 2:
-        HALF: tl.constexpr = C // 2
-        left, right = tl.split(tl.permute(tl.reshape(acc, (R, 2, HALF)), (0, 2, 1)))
-        store_block(
-            left, c, out_idx, row0, low_r, limit, col0, low_c, C_ROWS, N, stride_cm, stride_cn, stride_index, R, HALF,
-            ACCUMULATE, EDGE_C
-        )  # fmt: skip
-        store_block(
-            right, c, out_idx, row0, low_r, limit, col0 + HALF, low_c - HALF, C_ROWS, N, stride_cm, stride_cn,
-            stride_index, R, HALF, ACCUMULATE, EDGE_C
-        )  # fmt: skip
-    else:
-        store_block(
-            acc, c, out_idx, row0, low_r, limit, col0, low_c, C_ROWS, N, stride_cm, stride_cn, stride_index, R, C,
-            ACCUMULATE, EDGE_C
-        )  # fmt: skip
-
-
-@triton.jit
 def store_rows(
     acc, c, out_idx, row0, low_r, limit, col0, low_c, C_ROWS, N, stride_cm, stride_cn, stride_index, R: tl.constexpr,
     C: tl.constexpr, SUBTILE: tl.constexpr, ACCUMULATE: tl.constexpr, EDGE_C: tl.constexpr
 ):  # fmt: skip
     """Round once, store row r of the [R, C] tile at (row0, col0) as row row0 + r of C, up to limit and column N.
 
-    With out_idx as row out_idx[row0 + r], if C has one; with ACCUMULATE added to what is there. The first low_r rows and
-    low_c columns are not stored (`edge_block`). SUBTILE (1, 2 or 4): the whole at once, its halves, its quarters.
-    Offsets are 64-bit and made of the rows: those of turbo-gemm's `store_tile`, 32-bit from the tile's corner, were held
+    With out_idx as row out_idx[row0 + r], if C has one; with ACCUMULATE added to what is there. The first low_r rows
+    and low_c columns are not stored (`edge_block`). SUBTILE: 1, or column slices, a power of two. EDGE_C: N may be met.
+    Offsets are 64-bit and made of the rows: those of turbo-gemm's `store_tile`, 32-bit from the tile's corner, stayed
     in registers through the loops, and at 256x256 on gfx950 10 to 24 of them spilled; these spill none (triton 3.9).
     """
-    if SUBTILE == 4:
+    if SUBTILE > 1:
         HALF: tl.constexpr = C // 2
         left, right = tl.split(tl.permute(tl.reshape(acc, (R, 2, HALF)), (0, 2, 1)))
-        store_half(
+        store_rows(
             left, c, out_idx, row0, low_r, limit, col0, low_c, C_ROWS, N, stride_cm, stride_cn, stride_index, R, HALF,
-            2, ACCUMULATE, EDGE_C
+            SUBTILE // 2, ACCUMULATE, EDGE_C
         )  # fmt: skip
-        store_half(
+        store_rows(
             right, c, out_idx, row0, low_r, limit, col0 + HALF, low_c - HALF, C_ROWS, N, stride_cm, stride_cn,
-            stride_index, R, HALF, 2, ACCUMULATE, EDGE_C
+            stride_index, R, HALF, SUBTILE // 2, ACCUMULATE, EDGE_C
         )  # fmt: skip
     else:
-        store_half(
-            acc, c, out_idx, row0, low_r, limit, col0, low_c, C_ROWS, N, stride_cm, stride_cn, stride_index, R, C,
-            SUBTILE, ACCUMULATE, EDGE_C
-        )  # fmt: skip
+        r = tl.arange(0, R)
+        n = tl.arange(0, C)
+        kept = (r < limit - row0) & (r >= low_r)
+        place = (row0 + r).to(tl.int64)
+        if out_idx is not None:
+            place = tl.load(out_idx + place * stride_index, mask=kept, other=-1).to(tl.int64)
+            kept = (place >= 0) & (place < C_ROWS)
+        pointers = c + (place[:, None] * stride_cm + (col0 + n).to(tl.int64)[None, :] * stride_cn)
+        mask = kept[:, None]
+        if EDGE_C:
+            mask = mask & ((n >= low_c) & (n < N - col0))[None, :]
+        if ACCUMULATE:
+            acc += tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
+        tl.store(pointers, acc.to(c.dtype.element_ty), mask=mask)

@@ -18,7 +18,6 @@ _OPS, _KERNELS = "primus_turbo.pytorch.ops", "primus_turbo.pytorch.kernels"
 
 PLANNED: Mapping[str, str] = MappingProxyType(
     {
-        f"{_KERNELS}.grouped_gemm.grouped_gemm_fp8_impl": "turbo-grouped-gemm",
         f"{_OPS}.flash_attn_usp_func": "turbo-attention",
         f"{_OPS}.flash_attn_fp8_usp_func": "turbo-attention",
         f"{_OPS}.flash_attn_varlen_usp_func": "turbo-attention",

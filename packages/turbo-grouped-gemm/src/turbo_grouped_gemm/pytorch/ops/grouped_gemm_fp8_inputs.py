@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from turbo_core import UnsupportedError
@@ -13,18 +11,16 @@ from turbo_core.low_precision import (
     Float4QuantConfig,
     Float8QuantConfig,
     ScalingGranularity,
-    fp8_max,
 )
 from turbo_gemm.developer import Scheme, operand_recipe, quantized
 from turbo_grouped_gemm.calls import GroupedOperand
 from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp8_quantize import (
     Layout,
-    column_operand,
+    columns_of_codes,
     quantize_rows,
     weight_operand,
 )
 from turbo_quant import QuantizedTensor, QuantizedTensorPair, check_quantized_tensor
-from turbo_quant.developer import QuantizeFloatCall, run_quantize_float
 
 __all__ = ["check_config", "quantized_rows", "quantized_weight"]
 
@@ -76,7 +72,8 @@ def quantized_rows(
     if columns is not None:
         along_rows = _given_columns(op, columns, a, config, scheme, layout)
     elif scheme.granularity is ScalingGranularity.TENSORWISE:
-        along_rows = _reordered(rows, scheme, layout)
+        codes = columns_of_codes(rows.qdata, layout.of_rows(layout.a_idx))
+        along_rows = GroupedOperand(codes, _scale(rows, scheme))
     else:
         values = rows.to(torch.float32).dequantize()
         along_rows = quantize_rows(values, scheme, "a", layout, (True, False))[0]
@@ -86,18 +83,6 @@ def quantized_rows(
 def _scale(x: QuantizedTensor, scheme: Scheme) -> torch.Tensor:
     """Others may have made a scale of one element [1]."""
     return x.scale_inv.reshape(()) if scheme.granularity is ScalingGranularity.TENSORWISE else x.scale_inv
-
-
-def _reordered(x: Any, scheme: Scheme, layout: Layout) -> GroupedOperand:
-    """The codes of x along the rows of groups: as numbers with an amax that makes their scale one."""
-    codes = x.qdata
-    one = torch.full((), fp8_max(codes.dtype), device=codes.device)
-    groups = layout.of_rows(layout.a_idx)
-    call = QuantizeFloatCall(
-        codes.to(torch.bfloat16).unsqueeze(0), codes.dtype, scheme.granularity, 0, False, True, amax=one, k_major=True,
-        group_offs=groups.offs, group_offs_padded=groups.offs_padded, group_lens=groups.lens, row_idx=groups.row_idx,
-    )  # fmt: skip
-    return column_operand(scheme, run_quantize_float(call).column, _scale(x, scheme))
 
 
 def _given_columns(

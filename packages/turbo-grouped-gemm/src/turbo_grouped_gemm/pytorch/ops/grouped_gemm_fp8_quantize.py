@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from turbo_core.low_precision import ScalingGranularity
+from turbo_core.low_precision import ScalingGranularity, fp8_max
 from turbo_gemm.developer import RowGroups, Scheme, quantize_batch
 from turbo_grouped_gemm.calls import GroupedGemmFp8Call, GroupedOperand, GroupedWgradFp8Call, Groups
-from turbo_quant.developer import padded_groups
+from turbo_quant.developer import QuantizeFloatCall, padded_groups, run_quantize_float
 
 __all__ = [
     "How",
     "Layout",
-    "column_operand",
+    "columns_of_codes",
     "dgrad_call",
     "forward_call",
     "quantize_rows",
@@ -76,7 +76,7 @@ def quantize_rows(
     outputs: Any = quantize_batch(x.unsqueeze(0), scheme, which, wanted, groups)
     row, row_scale, column, column_scale = outputs
     return (
-        column_operand(scheme, column, column_scale) if wanted[0] else None,
+        _column_operand(scheme, column, column_scale) if wanted[0] else None,
         GroupedOperand(row.squeeze(0), _squeezed(row_scale)) if wanted[1] else None,
     )
 
@@ -86,12 +86,25 @@ def _squeezed(scale: Any) -> torch.Tensor:
     return squeezed
 
 
-def column_operand(scheme: Scheme, payload: Any, scale: Any) -> GroupedOperand:
+def _column_operand(scheme: Scheme, payload: Any, scale: Any) -> GroupedOperand:
     payload, scale = payload.squeeze(0), _squeezed(scale)
     if scheme.granularity is not ScalingGranularity.MX_BLOCKWISE:
         payload = payload.t()
         scale = scale.t() if scheme.granularity is ScalingGranularity.BLOCKWISE else scale
     return GroupedOperand(payload, scale)
+
+
+def columns_of_codes(codes: torch.Tensor, groups: RowGroups) -> torch.Tensor:
+    """FP8 codes [R,C] as they are along the rows of groups, [C,P]: as numbers with an amax whose scale is one."""
+    amax = torch.full((), fp8_max(codes.dtype), device=codes.device)
+    call = QuantizeFloatCall(
+        codes.to(torch.bfloat16).unsqueeze(0), codes.dtype, ScalingGranularity.TENSORWISE, 0, False, True, amax=amax,
+        k_major=True, group_offs=groups.offs, group_offs_padded=groups.offs_padded, group_lens=groups.lens,
+        row_idx=groups.row_idx,
+    )  # fmt: skip
+    outputs: Any = run_quantize_float(call)
+    column: torch.Tensor = outputs.column.squeeze(0).t()
+    return column
 
 
 def weight_operand(scheme: Scheme, x: Any, dim: int) -> GroupedOperand:

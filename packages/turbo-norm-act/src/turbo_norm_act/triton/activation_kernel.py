@@ -3,69 +3,23 @@
 
     out[t, h] = act(gate[t, h]) * up[t, h] * probs[t]            (0 where row_mask[t] is 0)
 
-    silu       act(g) = g sigmoid(g)
-    gelu       act(g) = g (1 + erf(g / sqrt 2)) / 2
-    gelu_tanh  act(g) = g (1 + tanh(z)) / 2 = g sigmoid(2 z),    z = sqrt(2 / pi) (g + 0.044715 g^3)
-    clamped    act(g) = g sigmoid(alpha g),      and 1 + up in the place of up
-
     dgate = dout probs act'(gate) up      dup = dout probs act(gate)      dprobs[t] = sum over h of dout act(gate) up
 
-With a limit (not None), min(gate, limit) and clamp(up, -limit, limit) stand in the places of gate and up; a clamp
-passes the gradient on its edges and stops it outside, as torch.clamp does. `clamped` with limit 7 and alpha 1.702 is
-the gate of GPT-OSS.
+Gates, their limits and their derivatives are those of `turbo_core.triton.gates`, where the formulas and sources are.
 
 Tensors: gate, up, dgate, dup [T, H] with a row stride and one column stride; packed in one tensor [T, 2H], up (and dup)
 begins up_offset elements behind the gate: H for halves, 1 for even and odd columns. dout [T, H], last stride 1; out
 [T, H] contiguous; probs and dprobs [T] of any float dtype; row_mask [T] integer. All arithmetic is float32, rounded
 once. A masked row is not read, so what stands there (NaN, say) goes nowhere; its output and gradients are zeros. No
 atomics: a row's dprobs is summed by one program, in a fixed order. NaN propagates.
-
-Source: SwiGLU and GEGLU, Shazeer 2020 (arXiv 2002.05202); GELU, Hendrycks and Gimpel 2016 (arXiv 1606.08415).
 """
 
 import triton
 import triton.language as tl
 
+from turbo_core.triton.gates import activate
+
 __all__ = ["glu_backward_kernel", "glu_forward_kernel"]
-
-
-@triton.jit
-def _sigmoid(x):
-    return 1.0 / (1.0 + tl.exp(-x))
-
-
-@triton.jit
-def _activate(gate, up, limit, alpha, ACTIVATION: tl.constexpr):
-    """act(gate), its derivative, the second factor and its derivative (what is not used costs nothing)."""
-    up_slope = tl.full(up.shape, 1.0, tl.float32)
-    gate_slope = up_slope
-    if limit is not None:
-        gate_slope = tl.where(gate <= limit, 1.0, 0.0)
-        up_slope = tl.where((up <= limit) & (up >= -limit), 1.0, 0.0)
-        gate = tl.where(gate > limit, limit, gate)  # comparisons let NaN through
-        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
-    if ACTIVATION == "silu":
-        sigmoid = _sigmoid(gate)
-        act = gate * sigmoid
-        slope = sigmoid * (1.0 + gate * (1.0 - sigmoid))
-    elif ACTIVATION == "gelu":
-        cdf = 0.5 + 0.5 * tl.erf(gate * 0.7071067811865476)
-        act = gate * cdf
-        slope = cdf + gate * 0.3989422804014327 * tl.exp(-0.5 * gate * gate)
-    elif ACTIVATION == "gelu_tanh":
-        square = gate * gate
-        sigmoid = _sigmoid(1.5957691216057308 * gate * (1.0 + 0.044715 * square))
-        act = gate * sigmoid
-        slope = sigmoid + act * (1.0 - sigmoid) * 1.5957691216057308 * (1.0 + 0.134145 * square)
-    else:
-        tl.static_assert(ACTIVATION == "clamped")
-        up = 1.0 + up
-        sigmoid = _sigmoid(alpha * gate)
-        act = gate * sigmoid
-        slope = sigmoid * (1.0 + alpha * gate * (1.0 - sigmoid))
-    if limit is not None:
-        slope = gate_slope * slope
-    return act, slope, up, up_slope
 
 
 @triton.jit
@@ -120,7 +74,7 @@ def glu_forward_kernel(
         col_at = (cols * col_stride)[None, :]
         gate = _load(gate_ptr, (rows * gate_stride)[:, None] + col_at, read, LOAD_MASKED)
         up = _load(up_at, (rows * up_stride)[:, None] + col_at, read, LOAD_MASKED)
-        act, _, factor_up, _ = _activate(gate, up, limit, alpha, ACTIVATION)
+        act, _, factor_up, _ = activate(gate, up, limit, alpha, ACTIVATION)
         out = act * factor_up
         if probs_ptr is not None:
             out *= factor[:, None]
@@ -158,7 +112,7 @@ def glu_backward_kernel(
         gate = _load(gate_ptr, (rows * gate_stride)[:, None] + col_at, read, LOAD_MASKED)
         up = _load(up_at, (rows * up_stride)[:, None] + col_at, read, LOAD_MASKED)
         dout = _load(dout_ptr, (rows * dout_stride)[:, None] + cols[None, :], read, LOAD_MASKED)
-        act, slope, factor_up, up_slope = _activate(gate, up, limit, alpha, ACTIVATION)
+        act, slope, factor_up, up_slope = activate(gate, up, limit, alpha, ACTIVATION)
         if dprobs_ptr is not None:
             dprobs += dout * act * factor_up
         if probs_ptr is not None:

@@ -87,6 +87,26 @@ def gemm_cases():
     yield Case("gemm transposed, K", tn, turned, [S0, S0, R], SUM)
 
 
+def grouped_gemm_cases():
+    lens = torch.tensor([3, 0, 4])
+    order = torch.tensor([4, 1, 0, 4, 5, 2, 3, -1])
+    places = torch.tensor([9, 2, 0, 7, 10, 1, 3, 99])  # the last is of no group
+
+    def nt(a, b, bias):
+        return ops.grouped_gemm(a, b, lens, trans_b=True, bias=bias)
+
+    def by_indices(a, b, bias):
+        return ops.grouped_gemm(a, b, lens, bias=bias, a_idx=order, out_idx=places, out_rows=11)
+
+    shapes = [(8, 9), (3, 5, 9), (3, 5)]
+    yield Case("grouped_gemm, N", nt, shapes, [R, S1, S1], S1)
+    yield Case("grouped_gemm, K", nt, shapes, [S1, S2, R], SUM)
+    yield Case("grouped_gemm, whole", nt, shapes, [R, R, R], R)
+    yield Case("grouped_gemm, rows", nt, shapes, [S0, R, R], SUM)  # exchanged for columns: groups are of all rows
+    yield Case("grouped_gemm masked, K", nt, [(3, 4, 9), (3, 5, 9), (3, 5)], [S2, S2, R], SUM)
+    yield Case("grouped_gemm by indices, N", by_indices, [(6, 9), (3, 9, 5), (3, 5)], [R, S2, S1], S1)
+
+
 def attention_cases():
     def dense(q, k, v, sink, bias):
         return ops.flash_attn_func(q, k, v, causal=True, sink=sink, bias=bias, return_lse=True)
@@ -157,10 +177,10 @@ def quant_gemm_cases():
     yield Case("an empty piece", lambda a, b, c: ops.gemm_fp8(a, b, trans_b=True, bias=c), tiny, [S0, R, R], SUM)
 
 
-CASES = (norm_and_activation_cases, gemm_cases, attention_cases, quant_gemm_cases)
+CASES = (norm_and_activation_cases, gemm_cases, grouped_gemm_cases, attention_cases, quant_gemm_cases)
 IN_THE_INTERPRETER = (
-    "rmsnorm", "layernorm", "swiglu", "swiglu_with_probs", "gemm, M", "gemm, N", "gemm, K", "dense, 2, heads",
-    "ragged, 2", "sparse, tokens", "tensorwise, N", "tensorwise, K", "fp4, M",
+    "rmsnorm", "layernorm", "swiglu", "swiglu_with_probs", "gemm, M", "gemm, N", "gemm, K", "grouped_gemm, N",
+    "dense, 2, heads", "ragged, 2", "sparse, tokens", "tensorwise, N", "tensorwise, K", "fp4, M",
 )  # fmt: skip
 """The cases that take Triton's interpreter a moment; what divides a call does not know who computes it."""
 
@@ -217,7 +237,7 @@ def check(case, mesh):
 
 def set_backend(name):
     backend = BackendType[name]
-    for setter in ("gemm", "attn", "sparse_attn", "norm_act", "quant"):
+    for setter in ("gemm", "grouped_gemm", "attn", "sparse_attn", "norm_act", "quant"):
         getattr(GlobalBackendManager, f"set_{setter}_backend")(backend)
 
 

@@ -46,6 +46,7 @@ def list_of_wheels() -> str:
     order = [
         "turbo-core",
         "turbo-gemm",
+        "turbo-grouped-gemm",
         "turbo-attention",
         "turbo-norm-act",
         "turbo-quant",

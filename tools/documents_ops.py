@@ -27,6 +27,11 @@ _FACTS = dict(zip(PLACES, support_table.PLACES.values(), strict=True))
 _AITER = "0.1.14"
 _BF16 = torch.bfloat16
 X, ROW = (1024, 4096), (4096,)
+_GROUPED = (
+    ("one scale a tensor or a row", "rowwise-e4m3"),
+    ("one scale a block", "blockwise-e4m3"),
+    ("MXFP8", "mx-e4m3"),
+)
 
 
 class Row(NamedTuple):
@@ -48,6 +53,16 @@ def _quantised(info: OpInfo, config: str) -> Callable[[torch.device], Any]:
     return calls
 
 
+def _grouped(info: OpInfo, config: str) -> Callable[[torch.device], Any]:
+    chosen = {**quantised.FP8_CONFIGS, **quantised.FP4_CONFIGS}[config]
+
+    def calls(device: torch.device) -> Any:
+        a, b = (torch.empty(shape, dtype=_BF16, device=device) for shape in ((512, 256), (8, 512, 256)))
+        return info.calls(a, b, torch.empty(8, dtype=torch.int64, device=device), config=chosen, out_dtype=_BF16)
+
+    return calls
+
+
 def _of(info: OpInfo, *shapes: tuple[int, ...]) -> Callable[[torch.device], Any]:
     return lambda device: info.calls(*(torch.empty(shape, dtype=_BF16, device=device) for shape in shapes))
 
@@ -65,6 +80,9 @@ def _table() -> Iterator[Row]:
     from turbo_gemm.pytorch.ops.gemm import GEMM
     from turbo_gemm.pytorch.ops.gemm_fp4 import GEMM_FP4
     from turbo_gemm.pytorch.ops.gemm_fp8 import GEMM_FP8
+    from turbo_grouped_gemm.pytorch.ops.grouped_gemm import GROUPED_GEMM
+    from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp4 import GROUPED_GEMM_FP4
+    from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp8 import GROUPED_GEMM_FP8
     from turbo_norm_act.pytorch.ops import activation, norm
     from turbo_quant.pytorch.ops import infos
 
@@ -73,6 +91,10 @@ def _table() -> Iterator[Row]:
         yield Row(f"`gemm_fp8`, one scale {label}", "`Float8Linear`", GEMM_FP8, _quantised(GEMM_FP8, f"{config}-e4m3"))
     yield Row("`gemm_fp8`, MXFP8", "`Float8Linear`", GEMM_FP8, _quantised(GEMM_FP8, "mx-e4m3"))
     yield Row("`gemm_fp4`, MXFP4", "`Float4Linear`", GEMM_FP4, _quantised(GEMM_FP4, "mxfp4"))
+    yield Row("`grouped_gemm`, likewise", "`GroupedLinear`", GROUPED_GEMM, GROUPED_GEMM.example)
+    for label, config in _GROUPED:
+        yield Row(f"`grouped_gemm_fp8`, {label}", "", GROUPED_GEMM_FP8, _grouped(GROUPED_GEMM_FP8, config))
+    yield Row("`grouped_gemm_fp4`, MXFP4", "", GROUPED_GEMM_FP4, _grouped(GROUPED_GEMM_FP4, "mxfp4"))
     yield Row("`flash_attn_func`", "`TurboAttention`", attention.FLASH_ATTN, attention.FLASH_ATTN.example)
     varlen = attention.FLASH_ATTN_VARLEN
     yield Row("`flash_attn_varlen_func`", "`TurboAttention`", varlen, varlen.example)

@@ -19,13 +19,27 @@ def without_torch() -> None:
 def with_torch() -> None:
     import torch
 
-    x, residual = torch.randn(2, 5, 16, requires_grad=True)
-    scale = torch.randn(5, requires_grad=True)
-    y = turbo_grouped_gemm.ScaleRows()(x, scale, residual)
-    torch.testing.assert_close(y, x * scale[:, None] + residual, rtol=1e-4, atol=1e-4)
-    dx, dscale = torch.autograd.grad(y.sum(), [x, scale])
-    torch.testing.assert_close(dx, scale[:, None].expand(5, 16), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(dscale, x.sum(-1), rtol=1e-4, atol=1e-4)
+    lens, offs = torch.tensor([3, 0, 2]), [0, 3, 3, 5]
+    x = torch.randn(6, 8, requires_grad=True)  # the last row belongs to no group
+    layer = turbo_grouped_gemm.GroupedLinear(3, 8, 4)
+    y = layer(x, lens)
+    w = layer.weight
+    expected = torch.zeros(6, 4)
+    for g in range(3):
+        expected[offs[g] : offs[g + 1]] = x[offs[g] : offs[g + 1]] @ w[g].T
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+    assert turbo_grouped_gemm.group_offs_from_lens(lens).tolist() == offs
+    seed = torch.randn(6, 4)
+    found, wanted = (torch.autograd.grad(c, [x, w], seed) for c in (y, expected))
+    for one, other in zip(found, wanted):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    x, w = torch.randn(64, 64, requires_grad=True), torch.randn(2, 64, 64, requires_grad=True)
+    lens = torch.tensor([20, 44])
+    exact = turbo_grouped_gemm.grouped_gemm(x, w, lens, trans_b=True)
+    for function, error in ((turbo_grouped_gemm.grouped_gemm_fp8, 0.1), (turbo_grouped_gemm.grouped_gemm_fp4, 0.5)):
+        quantised = function(x, w, lens)
+        assert (quantised - exact).norm() < error * exact.norm(), function.__name__
+        quantised.sum().backward()
 
 
 if __name__ == "__main__":

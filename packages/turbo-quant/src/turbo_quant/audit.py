@@ -144,10 +144,15 @@ def _cases(
     width = C + -C % 128
     for format in ("e4m3", "e5m2", "e2m1") if full else ("e4m3", "e2m1"):
         for case, (row, column) in directions.items():
-            for groups in (None, offs) if B == 1 and column else (None,):
-                mx = QuantizeMxCall(x, format, row, column, 7, _meta(torch.int64, 2), groups, groups)
+            mx = QuantizeMxCall(x, format, row, column, 7, _meta(torch.int64, 2))
+            groups = {"": mx}
+            if B == 1 and column:
+                groups[" groups"] = mx._replace(group_offs=offs, group_offs_padded=offs)
+                groups[" groups with gaps"] = groups[" groups"]._replace(group_lens=lens)
+                groups[" groups named"] = groups[" groups"]._replace(row_idx=index)
+            for kind, mx in groups.items():
                 for launch in mx_plan.plan_quantize(mx, facts)[1]:
-                    yield f"MX {format} {case}{'' if groups is None else ' groups'}", launch
+                    yield f"MX {format} {case}{kind}", launch
         payload = _meta(torch.uint8, B, R, width // (2 if format == "e2m1" else 1))
         for transpose, rht in ((False, False), (True, True)):
             back = DequantizeMxCall(payload, _meta(torch.uint8, B, R, width // 32), format, C, transpose, rht, 7, dtype)

@@ -238,12 +238,13 @@ class QuantizeMxCall(NamedTuple):
         row, column: how each copy is made; None where it is not wanted.
         sign_mask: 16 bits, for ``rht``.
         rng: int64 [2] on x's device: seed and offset; None without stochastic rounding.
-        group_offs: int64 [G+1] on x's device or None; B is 1. Row copies are not changed by groups. In the column copy
+        group_offs: int64 [G+1] on x's device or None; B is 1. Groups alone do not change row copies. In the column copy
             group g's columns begin at group_offs_padded[g], each group rounded up to 128: [1, C, ceil128(R + G*127)];
             past the last group payload bytes and scale bytes are 0 (also where a rotation would give -0). Blocks and
             16-element Hadamard pieces begin at each group's start.
         group_offs_padded: int64 [G+1], given with group_offs: computed by the op on the device, see `PaddedGroups`.
-        group_lens, row_idx: as in `QuantizeFloatCall`; row copies are never changed.
+        group_lens, row_idx: as in `QuantizeFloatCall`. With group_lens and without row_idx, a row of x that belongs to
+            no group counts as one of zeros in the row copy.
     """
 
     x: torch.Tensor

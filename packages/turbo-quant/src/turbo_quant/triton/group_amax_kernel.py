@@ -3,7 +3,7 @@
 
     group_amax_kernel      max |x| of the rows that count, as some maxima of a tensor
     group_scales_kernel    of each group and column, from those of 128 padded rows each; and scale_inv
-    mark_rows_kernel       1 for each row of x that the rows of groups name
+    mark_rows_kernel       1 for each row of x that belongs to a group, or is named by one
 
 Groups as in groups.py. Maxima are the bits of |x|, int32, and have no order: bit-equal from run to run. One program
 writes an element, but for the ones of mark_rows_kernel, where it does not matter who does.
@@ -84,5 +84,7 @@ def mark_rows_kernel(
     i = tl.arange(0, BLOCK)
     first = tl.program_id(0).to(tl.int64) * BLOCK
     _, source, _, left = group_rows(first, offs_ptr, lens_ptr, padded_ptr, n_groups, rows, GROUPS)
-    row = tl.load(idx_ptr + source + i, mask=i < left, other=-1).to(tl.int64)
+    row = tl.where(i < left, source + i, -1)
+    if idx_ptr is not None:
+        row = tl.load(idx_ptr + row, mask=row >= 0, other=-1).to(tl.int64)
     tl.store(mark_ptr + row, tl.full([BLOCK], 1, tl.uint8), mask=(row >= 0) & (row < R))

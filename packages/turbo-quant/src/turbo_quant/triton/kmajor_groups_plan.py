@@ -15,8 +15,9 @@ from turbo_core.launch import Launch
 from turbo_core.low_precision import MX_PADDING, ScalingGranularity, fp8_amax_floor, fp8_max
 from turbo_quant.calls import FloatOutputs, QuantizeFloatCall, ceil_div, padded_rows
 from turbo_quant.triton.float_plan import needs_wide, unbuffered_for
-from turbo_quant.triton.group_amax_kernel import group_amax_kernel, group_scales_kernel, mark_rows_kernel
-from turbo_quant.triton.kmajor_plan import Maxima, Payloads, Rows, line_amax, payload_launch
+from turbo_quant.triton.group_amax_kernel import group_amax_kernel, group_scales_kernel
+from turbo_quant.triton.group_rows_plan import Rows, mark_rows, rows_of
+from turbo_quant.triton.kmajor_plan import Maxima, Payloads, line_amax, payload_launch
 from turbo_quant.triton.tiles import choose
 
 __all__ = ["launches_of_groups"]
@@ -32,15 +33,15 @@ def launches_of_groups(call: QuantizeFloatCall, outputs: FloatOutputs, facts: De
     if row_scale is not None and not one:
         row_scale = row_scale.transpose(1, 2)
     stored = None if column is None else column.transpose(1, 2)
-    groups = _rows(call)
+    groups = rows_of(call)
     if groups.idx is None:
         payloads = Payloads(row, row_scale, stored, column_scale)
         launches, maxima = _maxima(call, payloads, groups, facts)
         return [*launches, payload_launch(call, call.x, payloads, maxima, facts, groups)]
     rows, columns = Payloads(row, row_scale, None, None), Payloads(None, None, stored, column_scale)
     if one:
-        mark, launches = _marks(call, groups)
-        marked = Rows(mark=mark)
+        launches = [mark_rows(call, groups)]
+        marked = Rows(mark=launches[0].arguments["mark_ptr"])
         amax, maxima = _maxima(call, rows, marked, facts)
         launches += amax
         if row is not None:
@@ -57,18 +58,6 @@ def launches_of_groups(call: QuantizeFloatCall, outputs: FloatOutputs, facts: De
             amax, maxima = _maxima(call, payloads, which, facts)
             launches += [*amax, payload_launch(call, call.x, payloads, maxima, facts, which)]
     return launches
-
-
-def _rows(call: QuantizeFloatCall) -> Rows:
-    offs, lens, padded, idx = call.group_offs, call.group_lens, call.group_offs_padded, call.row_idx
-    return Rows(
-        offs.contiguous(),
-        None if lens is None else lens.contiguous(),
-        padded.contiguous(),
-        None if idx is None else idx.contiguous(),
-        call.x.shape[1] if idx is None else idx.shape[0],
-        offs.shape[0] - 1,
-    )
 
 
 def _maxima(call: QuantizeFloatCall, payloads: Payloads, rows: Rows, facts: DeviceFacts) -> tuple[list[Launch], Maxima]:
@@ -140,16 +129,3 @@ def _group_scales(
     constants = {"ROWS": MX_PADDING, "BLOCK_C": _SCALES_COLUMNS, "STEP": 16, "QUICK": quick}
     options = {"num_warps": 4, "enable_fp_fusion": False}
     return Launch(group_scales_kernel, (rows.groups * tiles_c, 1, 1), arguments, constants, options)
-
-
-def _marks(call: QuantizeFloatCall, groups: Rows) -> tuple[torch.Tensor, list[Launch]]:
-    """uint8 [R], 1 for each row that is named, and the launch that writes it."""
-    R = call.x.shape[1]
-    mark = torch.empty((R,), dtype=torch.uint8, device=call.x.device)
-    arguments = {"mark_ptr": mark, **groups.arguments(), "R": R}
-    constants = {"GROUPS": groups.most(), "BLOCK": MX_PADDING}
-    programs = padded_rows(groups.count, groups.groups) // MX_PADDING
-    options = {"num_warps": 2, "enable_fp_fusion": False}
-    return mark, [
-        Launch(mark_rows_kernel, (max(1, programs), 1, 1), arguments, constants, options, zeroed=("mark_ptr",))
-    ]

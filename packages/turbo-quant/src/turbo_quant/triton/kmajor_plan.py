@@ -14,6 +14,7 @@ from turbo_core.low_precision import MX_PADDING, ScalingGranularity, fp8_amax_fl
 from turbo_quant.calls import FloatOutputs, QuantizeFloatCall, ceil_div, padded_rows, specs
 from turbo_quant.formats import allocate
 from turbo_quant.triton.float_plan import as_bytes, fp8_constants, needs_wide, tensor_amax, unbuffered_for
+from turbo_quant.triton.group_rows_plan import ALL_ROWS, Rows
 from turbo_quant.triton.kmajor_kernel import (
     kmajor_groups_kernel,
     kmajor_kernel,
@@ -22,7 +23,7 @@ from turbo_quant.triton.kmajor_kernel import (
 )
 from turbo_quant.triton.tiles import choose
 
-__all__ = ["Maxima", "Payloads", "Rows", "line_amax", "payload_launch", "plan_kmajor"]
+__all__ = ["Maxima", "Payloads", "line_amax", "payload_launch", "plan_kmajor"]
 
 _LINE_CHUNKS = 32  # of columns, at most: each program of the second launch reads a maximum of every chunk
 
@@ -63,43 +64,6 @@ class Maxima(NamedTuple):
     row_chunks: int = 1
     column: torch.Tensor | None = None
     column_chunks: int = 1
-
-
-class Rows(NamedTuple):
-    """Which rows of x count, and that their number changes from call to call, so that nothing is compiled for it.
-
-    Attributes:
-        offs, lens, padded, idx: the fields of a call with groups, contiguous; None without groups.
-        count: how many rows the groups count.
-        groups: how many groups.
-        mark: uint8 [R], 0 for rows that count as zeros, or None. Without groups.
-    """
-
-    offs: torch.Tensor | None = None
-    lens: torch.Tensor | None = None
-    padded: torch.Tensor | None = None
-    idx: torch.Tensor | None = None
-    count: int = 1
-    groups: int = 0
-    mark: torch.Tensor | None = None
-
-    def arguments(self) -> dict[str, Any]:
-        """Those of the kernels."""
-        return {
-            "offs_ptr": self.offs,
-            "lens_ptr": self.lens,
-            "padded_ptr": self.padded,
-            "idx_ptr": self.idx,
-            "n_groups": self.groups,
-            "rows": self.count,
-        }
-
-    def most(self) -> int:
-        """The constant GROUPS; 0: none."""
-        return 0 if self.offs is None else power_of_two(self.groups)
-
-
-ALL_ROWS = Rows()
 
 
 def launches_of(call: QuantizeFloatCall, outputs: FloatOutputs, facts: DeviceFacts) -> list[Launch]:
@@ -218,7 +182,10 @@ def line_amax(x: torch.Tensor, row: bool, column: bool, facts: DeviceFacts, rows
     B, R, C = x.shape
     stride_b, stride_r, stride_c = x.stride()
     varying = rows is not ALL_ROWS
-    tile = choose("line amax", facts, multiple=math.gcd(C, 16) if varying else math.gcd(R, C))
+    multiple = math.gcd(R, C)
+    if varying:
+        multiple = math.gcd(C, 16) if stride_c == 1 else 1
+    tile = choose("line amax", facts, multiple=multiple)
     if rows.offs is None:
         height = tile.rows * ceil_div(R, tile.rows * _LINE_CHUNKS)
         chunks_r = ceil_div(R, height)

@@ -15,8 +15,12 @@ stripe: it reads whole sectors, and finds most of a column's maximum by itself. 
 seen as [1, 32 N, M, 1, 32]; only finished bytes change lanes. So a copy is a tensor of five dimensions: the last one
 is the block, ``line`` (of the copy) and ``block`` (along a line) have one element where they do not vary.
 
-Options of a copy, or-ed: how `turbo_quant.calls.MxDirection` is told to the kernel. Grouped: as in dual_kernel.py,
-with groups rounded up to 128. A block that holds NaN or an infinity: payload zeros, byte 255; two stores under masks
+Options of a copy, or-ed: how `turbo_quant.calls.MxDirection` is told to the kernel. Grouped: programs go by rows of
+padded groups (groups.py), which begin at multiples of 128. Programs past the last group write zeros into the column
+copy and take the rows past it into the row copy. Where lens_ptr is given, rows that belong to no group are zeros in the
+row copy; those between groups are cleared by the last program of the group before. With idx_ptr the groups' rows are
+those of x that it names, and there is no row copy. mark_ptr, without groups: uint8 [R], 0 for rows that count as zeros.
+A block that holds NaN or an infinity: payload zeros, byte 255; two stores under masks
 that exclude each other cost less than a choice per element.
 
 Source: OCP Microscaling Formats v1.0; Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (SC11).
@@ -25,7 +29,7 @@ Source: OCP Microscaling Formats v1.0; Salmon et al., Parallel Random Numbers: A
 import triton
 import triton.language as tl
 
-from turbo_quant.triton.groups import group_rows
+from turbo_quant.triton.groups import group_rows, next_group
 from turbo_quant.triton.rounding import (
     INFINITE,
     encode,
@@ -36,7 +40,7 @@ from turbo_quant.triton.rounding import (
     rotate,
 )
 
-__all__ = ["OPTIONS", "mx_kernel"]
+__all__ = ["OPTIONS", "mx_groups_kernel", "mx_kernel"]
 
 WANTED, TILE, RHT, STOCHASTIC, SHUFFLE_SCALE, SHUFFLE_OUT = (tl.constexpr(1 << i) for i in range(6))
 OPTIONS = {
@@ -150,15 +154,31 @@ def _write_copy(
 
 
 @triton.jit
+def _clear_rows(row_ptr, scale_ptr, begin, end, first_c, width, BLOCK_C: tl.constexpr, PER_BYTE: tl.constexpr):
+    """Zeros for the columns of a tile of the rows ``begin`` to ``end`` - 1 of the row copy."""
+    i = tl.arange(0, 32)[:, None]
+    j, block = tl.arange(0, BLOCK_C // PER_BYTE)[None, :], tl.arange(0, BLOCK_C // 32)[None, :]
+    for start in range(begin, end, 32):
+        row = start + i.to(tl.int64)
+        at = row * (width // PER_BYTE) + first_c // PER_BYTE + j
+        tl.store(row_ptr + at, tl.zeros([32, BLOCK_C // PER_BYTE], tl.uint8), mask=(row < end) & (j >= 0))
+        at = row * (width // 32) + first_c // 32 + block
+        tl.store(scale_ptr + at, tl.zeros([32, BLOCK_C // 32], tl.uint8), mask=(row < end) & (block >= 0))
+
+
+@triton.jit
 def mx_kernel(
-    x_ptr, row_ptr, row_scale_ptr, col_ptr, col_scale_ptr, rng_ptr, offs_ptr, padded_ptr,
-    R, C, tiles_r, tiles_c, row_width, col_width, stride_b, stride_r, stride_c, n_groups, sign_mask,
+    x_ptr, row_ptr, row_scale_ptr, col_ptr, col_scale_ptr, rng_ptr, offs_ptr, lens_ptr, padded_ptr, idx_ptr, mark_ptr,
+    R, C, tiles_r, tiles_c, row_width, col_width, stride_b, stride_r, stride_c, n_groups, rows, sign_mask,
     ROW: tl.constexpr, COLUMN: tl.constexpr, GROUPS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
     P: tl.constexpr, MASK_R: tl.constexpr, MASK_C: tl.constexpr, WIDE: tl.constexpr,
     MANTISSA: tl.constexpr, LOWEST: tl.constexpr, E_MAX: tl.constexpr, LARGEST: tl.constexpr, NATIVE: tl.constexpr,
     CLAMP: tl.constexpr,
 ):  # fmt: skip
-    """One tile of x. ROW, COLUMN: options of each copy, 0 where not wanted. LARGEST: code of the largest value."""
+    """One tile of x. ROW, COLUMN: options of each copy, 0 where not wanted. LARGEST: code of the largest value.
+
+    rows: that the groups count.
+    """
     M: tl.constexpr = BLOCK_R // 32
     N: tl.constexpr = BLOCK_C // 32
     K: tl.constexpr = 32 // P
@@ -169,7 +189,7 @@ def mx_kernel(
     first_r = tile_r.to(tl.int64) * BLOCK_R
     first_c = tile_c.to(tl.int64) * BLOCK_C
     if GROUPS > 0:
-        _, source_r, left_r, left_group = group_rows(first_r, offs_ptr, None, padded_ptr, n_groups, R, GROUPS)
+        _, source_r, left_r, left_group = group_rows(first_r, offs_ptr, lens_ptr, padded_ptr, n_groups, rows, GROUPS)
     else:
         source_r = first_r
         left_r = R - first_r
@@ -182,14 +202,24 @@ def mx_kernel(
     j = n * 32 + tl.arange(0, 32)[None, None, None, None, :]
     c = tl.arange(0, 32 * N)[None, :, None, None, None]  # j as lines of the column copy
     ok_i = i < left_r
-    ok = ok_i & (j < left_c)
+    counts = ok_i
+    if GROUPS > 0 and (lens_ptr is not None or idx_ptr is not None):
+        counts = i < left_group
+    if mark_ptr is not None:
+        counts = tl.load(mark_ptr + source_r + i, mask=ok_i, other=0) != 0
     ok_c = c < left_c
     if WIDE:
         n, m, i, j, c = n.to(tl.int64), m.to(tl.int64), i.to(tl.int64), j.to(tl.int64), c.to(tl.int64)
-    x_ptr += b * stride_b + source_r * stride_r + first_c * stride_c
-    at = i * stride_r + j * stride_c
+    x_ptr += b * stride_b + first_c * stride_c
+    if idx_ptr is None:
+        x_ptr += source_r * stride_r
+        at = i * stride_r + j * stride_c
+    else:
+        named = tl.load(idx_ptr + source_r + i, mask=counts, other=-1).to(tl.int64)
+        counts = (named >= 0) & (named < R)
+        at = named * stride_r + j * stride_c
     if MASK_R or MASK_C:
-        x = tl.load(x_ptr + at, mask=ok, other=0.0)
+        x = tl.load(x_ptr + at, mask=counts & (j < left_c), other=0.0)
     else:
         x = tl.load(x_ptr + at)
     if ROW > 0:
@@ -197,8 +227,21 @@ def mx_kernel(
                     ROW, False, MASK_R, MANTISSA, LOWEST, E_MAX, LARGEST, NATIVE, CLAMP)  # fmt: skip
     if COLUMN > 0:
         if GROUPS > 0:
-            x = tl.where(i < left_group, x, 0.0)
+            if lens_ptr is None and idx_ptr is None:
+                x = tl.where(i < left_group, x, 0.0)
             sign_mask = tl.where(first_r < tl.load(padded_ptr + n_groups), sign_mask, 0)  # no -0 past the last group
         x = tl.reshape(tl.permute(x, (0, 4, 2, 1, 3)), [1, 32 * N, M, 1, 32])
         _write_copy(x, col_ptr, col_scale_ptr, rng_ptr, b, first_c, first_r, c, m, C, col_width, sign_mask, ok_c,
                     COLUMN, True, MASK_C, MANTISSA, LOWEST, E_MAX, LARGEST, NATIVE, CLAMP)  # fmt: skip
+    if GROUPS > 0 and ROW > 0 and lens_ptr is not None:  # rows before the first group, and between two
+        PER_BYTE: tl.constexpr = 2 if MANTISSA == 1 else 1
+        if (left_group > 0) & (first_r == 0):
+            _clear_rows(row_ptr, row_scale_ptr, source_r * 0, source_r, first_c, row_width, BLOCK_C, PER_BYTE)
+        if (left_group > 0) & (left_group <= BLOCK_R):
+            end = source_r + left_group
+            begin = next_group(end, offs_ptr, lens_ptr, n_groups, rows, GROUPS)
+            _clear_rows(row_ptr, row_scale_ptr, end, begin, first_c, row_width, BLOCK_C, PER_BYTE)
+
+
+# the same, not compiled anew for other numbers of rows (col_width is always a multiple of 128)
+mx_groups_kernel = triton.jit(do_not_specialize=("R", "rows", "tiles_r"))(mx_kernel.fn)

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 from turbo_core.device import DeviceFacts
-from turbo_core.launch import Launch, power_of_two
+from turbo_core.launch import Launch
 from turbo_core.low_precision import MX_PADDING
-from turbo_quant.calls import MxDirection, MxOutputs, QuantizeMxCall, round_up, specs
+from turbo_quant.calls import MxDirection, MxOutputs, QuantizeMxCall, ceil_div, round_up, specs
 from turbo_quant.formats import MX_FORMATS, allocate, payload_dtype
 from turbo_quant.triton.float_plan import needs_wide, unbuffered_for
-from turbo_quant.triton.mx_kernel import OPTIONS, WANTED, mx_kernel
+from turbo_quant.triton.group_rows_plan import ALL_ROWS, Rows, mark_rows, rows_of
+from turbo_quant.triton.mx_kernel import OPTIONS, WANTED, mx_groups_kernel, mx_kernel
 from turbo_quant.triton.tiles import casts_natively, choose
 
 __all__ = ["mx_constants", "plan_quantize"]
@@ -41,18 +42,15 @@ def _launch(
     row: _Pair,
     column: _Pair,
     facts: DeviceFacts,
-    *,
-    grouped: bool,
+    rows: Rows = ALL_ROWS,
 ) -> Launch:
     x = call.x
     B, R, C = x.shape
     stride_b, stride_r, stride_c = x.stride()
     if C == 1:
         stride_c = 1
-    groups = (call.group_offs, call.group_offs_padded) if grouped else (None, None)
-    n_groups = 0 if groups[0] is None else groups[0].numel() - 1
-    padded_rows = R + n_groups * (MX_PADDING - 1)
-    row_width, col_width = round_up(C, MX_PADDING), round_up(padded_rows, MX_PADDING)
+    varying, grouped = rows is not ALL_ROWS, rows.offs is not None
+    row_width, col_width = round_up(C, MX_PADDING), round_up(call.column_rows(), MX_PADDING)
     native = mx_constants(call.format, facts)
     row_option = 0 if row is None else _option(call.row)
     col_option = 0 if column is None else _option(call.column)
@@ -62,10 +60,10 @@ def _launch(
     plain = not (grouped or stochastic or rotated or stride_c != 1)
     tile = choose(kind, facts, multiple=(C if column is None else math.gcd(R, C)) if plain else 1)
     block_r, block_c = tile.rows, tile.columns
-    tiles_r = -(-(R if column is None else col_width) // block_r)
+    tiles_r = ceil_div(col_width if grouped or column is not None else R, block_r)
     tiles_c = -(-(C if row is None else row_width) // block_c)
     return Launch(
-        mx_kernel,
+        mx_groups_kernel if varying else mx_kernel,
         (B * tiles_r * tiles_c, 1, 1),
         {
             "x_ptr": x,
@@ -74,28 +72,27 @@ def _launch(
             "col_ptr": None if column is None else column[0],
             "col_scale_ptr": None if column is None else column[1],
             "rng_ptr": call.rng if stochastic else None,
-            "offs_ptr": groups[0],
-            "padded_ptr": groups[1],
+            "mark_ptr": rows.mark,
+            **rows.arguments(),
             "R": R,
             "C": C,
             "tiles_r": tiles_r,
             "tiles_c": tiles_c,
             "row_width": row_width,
             "col_width": col_width,
-            "stride_b": stride_b,
+            "stride_b": 0 if varying else stride_b,
             "stride_r": stride_r,
             "stride_c": stride_c,
-            "n_groups": n_groups,
             "sign_mask": call.sign_mask if rotated else 0,
         },
         {
             "ROW": row_option,
             "COLUMN": col_option,
-            "GROUPS": power_of_two(n_groups) if grouped else 0,
+            "GROUPS": rows.most(),
             "BLOCK_R": block_r,
             "BLOCK_C": block_c,
             "P": tile.stripes,
-            "MASK_R": grouped or tiles_r * block_r != R,
+            "MASK_R": varying or tiles_r * block_r != R,
             "MASK_C": tiles_c * block_c != C,
             "WIDE": needs_wide(block_r * max(stride_r, row_width), block_c * max(stride_c, col_width)),
             "E_MAX": MX_FORMATS[call.format].exponent_max,
@@ -118,13 +115,22 @@ def plan_quantize(call: QuantizeMxCall, facts: DeviceFacts) -> tuple[MxOutputs, 
     """Outputs of a call, not yet written, and the launches that write them."""
     outputs = MxOutputs(*allocate(specs(call), call.x.device))  # type: ignore[arg-type]
     row, column = _bytes(*outputs[:2]), _bytes(*outputs[2:])
-    grouped = call.group_offs is not None and column is not None
+    cleared = call.group_lens is not None and call.row_idx is None  # rows of the row copy that belong to no group
+    if call.group_offs is None or (column is None and not cleared):
+        return outputs, [_launch(call, row, column, facts)]
+    groups = rows_of(call)
     # groups begin at any row: tiles and shuffled lines of the row copy then need a launch of their own
     aligned = call.row is not None and (call.row.tile or call.row.shuffle_scale or call.row.shuffle_out)
-    if grouped and aligned:
-        launches = [_launch(call, row, None, facts, grouped=False), _launch(call, None, column, facts, grouped=True)]
-    else:
-        launches = [_launch(call, row, column, facts, grouped=grouped)]
+    if row is None or not (aligned or groups.idx is not None):
+        return outputs, [_launch(call, row, column, facts, groups)]
+    launches: list[Launch] = []
+    every = Rows()
+    if cleared:
+        mark = mark_rows(call, groups)
+        launches, every = [mark], Rows(mark=mark.arguments["mark_ptr"])
+    launches.append(_launch(call, row, None, facts, every))
+    if column is not None:
+        launches.append(_launch(call, None, column, facts, groups))
     return outputs, launches
 
 

@@ -27,8 +27,6 @@ _PLANS: dict[type, Any] = {
 
 def why_not(call: Call) -> str | None:
     """Why these kernels cannot take a call; None when they can."""
-    if isinstance(call, QuantizeMxCall) and (call.group_lens is not None or call.row_idx is not None):
-        return "groups have gaps or rows that are named"
     if isinstance(call, (QuantizeMxCall, DequantizeMxCall)):
         return None
     if isinstance(call, QuantizeFloatCall) and (reason := _why_no_groups(call)) is not None:

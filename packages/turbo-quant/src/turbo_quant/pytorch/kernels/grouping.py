@@ -8,7 +8,7 @@ import torch
 from turbo_core.low_precision import MX_PADDING
 from turbo_quant.calls import PaddedGroups, QuantizeFloatCall, QuantizeMxCall
 
-__all__ = ["gather_groups", "pad_groups", "padded_groups", "row_of_padded_row", "rows_of_groups"]
+__all__ = ["gather_groups", "only_rows_of_groups", "pad_groups", "padded_groups", "row_of_padded_row", "rows_of_groups"]
 
 
 def pad_groups(group_lens: torch.Tensor, multiple: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,6 +73,14 @@ def rows_of_groups(call: QuantizeFloatCall | QuantizeMxCall) -> tuple[torch.Tens
     named = index.long()[source]
     inside = inside & (named >= 0) & (named < R)
     return torch.where(inside, named, 0), inside
+
+
+def only_rows_of_groups(x: torch.Tensor, source: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
+    """x [R,C] with zeros for rows that no padded row comes from."""
+    R = x.shape[0]
+    counts = torch.zeros(R + 1, dtype=torch.bool, device=x.device)
+    counts[torch.where(inside, source, R)] = True
+    return torch.where(counts[:R, None], x, 0)
 
 
 def gather_groups(x: torch.Tensor, source: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:

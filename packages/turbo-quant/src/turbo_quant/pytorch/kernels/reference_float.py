@@ -13,7 +13,7 @@ import torch
 from turbo_core.low_precision import ScalingGranularity, fp8_amax_floor, fp8_max
 from turbo_quant.calls import DequantizeFloatCall, FloatOutputs, QuantizeFloatCall
 from turbo_quant.orders import reordered, transposed
-from turbo_quant.pytorch.kernels.grouping import gather_groups, rows_of_groups
+from turbo_quant.pytorch.kernels.grouping import gather_groups, only_rows_of_groups, rows_of_groups
 
 __all__ = ["dequantize_float", "quantize_float"]
 
@@ -104,9 +104,7 @@ def _quantize_groups(call: QuantizeFloatCall) -> FloatOutputs:
     groups = gather_groups(x, source, inside)[None]
     tensorwise = call.granularity is ScalingGranularity.TENSORWISE
     if call.row_idx is None or tensorwise:
-        counts = torch.zeros(x.shape[0] + 1, dtype=torch.bool, device=x.device)
-        counts[torch.where(inside, source, x.shape[0])] = True
-        x = torch.where(counts[:-1, None], x, 0.0)
+        x = only_rows_of_groups(x, source, inside)
     x = x[None]
     if tensorwise:
         amax = call.amax

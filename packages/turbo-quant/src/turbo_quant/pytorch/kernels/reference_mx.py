@@ -11,7 +11,7 @@ import torch
 from turbo_core.low_precision import MX_BLOCK_SIZE, MX_PADDING
 from turbo_quant.calls import DequantizeMxCall, MxDirection, MxOutputs, QuantizeMxCall
 from turbo_quant.formats import E2M1_VALUES, MX_FORMATS, payload_dtype, scale_dtype
-from turbo_quant.pytorch.kernels.grouping import gather_groups, rows_of_groups
+from turbo_quant.pytorch.kernels.grouping import gather_groups, only_rows_of_groups, rows_of_groups
 from turbo_quant.pytorch.kernels.hadamard import rotate, unrotate
 from turbo_quant.pytorch.kernels.philox import philox_uniform
 from turbo_quant.pytorch.kernels.shuffle import shuffle_scale_bytes, shuffle_weight_bytes
@@ -111,12 +111,15 @@ def quantize_mx(call: QuantizeMxCall) -> MxOutputs:
     x = call.x
     row: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
     column = row
+    groups = None if call.group_offs is None else rows_of_groups(call)
     if call.row is not None:
-        row = _quantize(x, call.row, call, column=False)
+        cleared = groups is not None and call.group_lens is not None and call.row_idx is None
+        counted = only_rows_of_groups(x[0], *groups)[None] if cleared else x
+        row = _quantize(counted, call.row, call, column=False)
     if call.column is not None:
         end = None
-        if call.group_offs_padded is not None:
-            x = gather_groups(x[0], *rows_of_groups(call))[None]
+        if groups is not None:
+            x = gather_groups(x[0], *groups)[None]
             end = call.group_offs_padded[-1]
         column = _quantize(x.transpose(1, 2), call.column, call, column=True, end=end)
     return MxOutputs(*row, *column)

@@ -28,7 +28,8 @@ from turbo_testing.device_compiler import ARCHS, CSRC_COMMON, ROOT
 
 pytestmark = pytest.mark.xdist_group("native_build")  # one worker builds once
 
-NATIVE = ["turbo-attention", "turbo-gemm", "turbo-norm-act", "turbo-quant"]
+NATIVE = ["turbo-attention", "turbo-gemm", "turbo-grouped-gemm", "turbo-norm-act", "turbo-quant"]
+SINGLE_ARCH = {"turbo-gemm": ["gemm_mx.gfx950"], "turbo-grouped-gemm": ["grouped_gemm_mx.gfx950"]}
 each_package = pytest.mark.parametrize("package", NATIVE, scope="module")
 LIMIT = 5 * 1024 * 1024
 NOT_BUILT_HERE = re.compile(r"torch|c10|hip|hsa|rocm|amd", re.IGNORECASE)
@@ -265,7 +266,7 @@ def test_audit(unpacked, package, monkeypatch):
     assert {(row.resources.kernel, row.resources.arch) for row in rows} == {
         (row["kernel"], row["arch"]) for row in table["kernels"]
     }
-    assert table["single_arch"] == (["gemm_mx.gfx950"] if package == "turbo-gemm" else [])
+    assert table["single_arch"] == SINGLE_ARCH.get(package, [])
 
 
 # --- build requirements and options -----------------------------------------------------------------------------------

@@ -15,7 +15,9 @@ from turbo_core.code_object import CodeObject
 from turbo_testing.device_compiler import ARCHS, CSRC_COMMON, compile_hip
 
 SOURCE = CSRC_COMMON / "tests" / "all_headers.hip"
-HEADERS = sorted((CSRC_COMMON / "include" / "turbo").glob("*.h"))
+INCLUDE = CSRC_COMMON / "include"
+HEADERS = sorted((INCLUDE / "turbo").glob("*.h"))
+GEMM_HEADERS = sorted((INCLUDE / "turbo" / "gemm").glob("*.h"))  # of which wheels instantiate the kernels
 
 # Instructions per architecture that the headers name: what a wrapper is for.
 # fmt: off
@@ -48,11 +50,14 @@ def compiled(tmp_path_factory) -> dict[str, Path]:
 @pytest.mark.parametrize("arch", ARCHS)
 def test_every_header_compiles_alone(arch, tmp_path):
     """In any order, so a header includes what it needs."""
-    for header in HEADERS:
+    for header in HEADERS + GEMM_HEADERS:
+        name = header.relative_to(INCLUDE).as_posix()
+        if name == "turbo/gemm/mx.h" and arch != "gfx950":
+            continue  # scaled matrix instructions
         source = tmp_path / f"{header.stem}.hip"
-        source.write_text(f'#include "turbo/{header.name}"\n__attribute__((global)) void nothing() {{}}\n')
+        source.write_text(f'#include "{name}"\n__attribute__((global)) void nothing() {{}}\n')
         done = compile_hip(source, arch, tmp_path / "out.hsaco", "-Werror", "-Wno-unused-function")
-        assert done.returncode == 0, f"{header.name}\n{done.stderr}"
+        assert done.returncode == 0, f"{name}\n{done.stderr}"
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -21,12 +21,25 @@ from turbo_grouped_gemm.pytorch.kernels.grouped_gemm_fp8_impl import GroupedGemm
 from turbo_grouped_gemm.pytorch.ops.grouped_arguments import checked_rows
 from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp8_autograd import Settings, quantised_grouped_product
 from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp8_explain import quantised_grouped_calls
-from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp8_inputs import check_config, quantized_rows, quantized_weight
+from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp8_inputs import (
+    Operands,
+    check_config,
+    quantized_rows,
+    quantized_weight,
+)
 from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp8_quantize import How, Layout
 from turbo_grouped_gemm.pytorch.ops.grouped_library import grouped_gemm_op
 from turbo_quant import QuantizedTensor
 
-__all__ = ["GROUPED_GEMM_FP8", "grouped_gemm_fp8", "quantised_grouped_gemm"]
+__all__ = ["GROUPED_GEMM_FP8", "KeptWeight", "grouped_gemm_fp8", "quantised_grouped_gemm"]
+
+
+class KeptWeight:
+    """Payloads of a weight for several calls between which it does not change; filled by the first of them."""
+
+    def __init__(self) -> None:
+        self.operands: Operands | None = None
+
 
 # --- any config -------------------------------------------------------------------------------------------------------
 
@@ -47,8 +60,12 @@ def quantised_grouped_gemm(
     a_idx: torch.Tensor | None,
     out_idx: torch.Tensor | None,
     out_rows: int | None,
+    kept: KeptWeight | None = None,
 ) -> torch.Tensor:
-    """The grouped product after quantising a and b by ``config``; the public functions say the rest."""
+    """The grouped product after quantising a and b by ``config``; the public functions say the rest.
+
+    kept: the payloads of b are taken from there, or left there where it is empty.
+    """
     trans_b = bool(trans_b)
     pair_a, pair_b = as_pair(op, "a", a), as_pair(op, "b", b)
     rows = checked_rows(
@@ -82,7 +99,13 @@ def quantised_grouped_gemm(
         scheme = scheme._replace(sign_mask=pair_a.data_t.sign_mask)
     layout = Layout.of(rows.groups, rows.size, a_idx, out_idx)
     operands_a = quantized_rows(op, pair_a._replace(data=x), config, scheme, layout, (need_b, True))
-    operands_b = quantized_weight(op, pair_b._replace(data=y), config, scheme, (need_a, True))
+    if kept is None or kept.operands is None:
+        wanted = (need_a or kept is not None, True)
+        operands_b = quantized_weight(op, pair_b._replace(data=y), config, scheme, wanted)
+        if kept is not None:
+            kept.operands = operands_b
+    else:
+        operands_b = kept.operands
     settings = Settings(scheme, How(num_cu, schedule), x.shape[0])
     owner = weight if accumulate else None
     c = quantised_grouped_product(

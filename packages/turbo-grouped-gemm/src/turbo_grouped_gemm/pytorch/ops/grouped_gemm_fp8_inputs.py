@@ -22,7 +22,7 @@ from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp8_quantize import (
 )
 from turbo_quant import QuantizedTensor, QuantizedTensorPair, check_quantized_tensor
 
-__all__ = ["check_config", "quantized_rows", "quantized_weight"]
+__all__ = ["Operands", "check_config", "quantized_rows", "quantized_weight"]
 
 Config = Float8QuantConfig | Float4QuantConfig
 Operands = tuple[GroupedOperand | None, GroupedOperand | None]

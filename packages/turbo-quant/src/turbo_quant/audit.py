@@ -25,6 +25,7 @@ __all__ = ["kernels", "launches"]
 
 # [B,R,C]: whole tiles, and rests everywhere; the third's rows are too long for registers
 SHAPES = ((1, 4096, 4096), (2, 1025, 1023), (1, 64, 65536))
+GROUPED_SHAPES = SHAPES[:2]  # of groups with gaps, or of named rows
 MORE_SHAPES = ((1, 4096, 7168), (1, 16384, 16384), (2, 100, 129), (1, 33, 8191), (4, 1, 1000), (1, 5000, 1))
 
 
@@ -54,7 +55,10 @@ def launches(arch: str, full: bool) -> Iterator[tuple[str, Launch]]:
     dtypes = (torch.bfloat16, torch.float32) if full else (torch.bfloat16,)
     for dtype, shape in itertools.product(dtypes, (*SHAPES, *MORE_SHAPES) if full else SHAPES):
         for transposed in (False, True) if full else (shape[1] % 2 == 1,):
-            for case, launch in _cases(arch, shape, dtype, transposed, full):
+            cases = _cases(arch, shape, dtype, transposed, full)
+            if shape in GROUPED_SHAPES:
+                cases = itertools.chain(cases, _group_cases(arch, shape, dtype, transposed, full))
+            for case, launch in cases:
                 key = (launch.kernel.fn.__name__, str(launch.signature()), str(launch.options))
                 if key not in seen:
                     seen.add(key)
@@ -63,6 +67,46 @@ def launches(arch: str, full: bool) -> Iterator[tuple[str, Launch]]:
                         f"{launch.kernel.fn.__name__} {case} {layout} {'fp32' if dtype.itemsize == 4 else 'bf16'}",
                         launch,
                     )
+
+
+def _group_cases(
+    arch: str, shape: tuple[int, int, int], dtype: torch.dtype, transposed: bool, full: bool
+) -> Iterator[tuple[str, Launch]]:
+    from turbo_core.low_precision import ScalingGranularity as Scaling
+    from turbo_quant.calls import MxDirection, QuantizeFloatCall, QuantizeMxCall
+    from turbo_quant.triton import float_plan, mx_plan
+
+    torch = require_torch()
+    facts = arch_facts(arch)
+    _, R, C = shape
+    x = _meta(dtype, 1, C, R).transpose(1, 2) if transposed else _meta(dtype, 1, R, C)
+    offs, lens, index = _meta(torch.int64, 9), _meta(torch.int32, 8), _meta(torch.int64, 2 * R)
+    gaps = {"group_offs": offs, "group_offs_padded": offs, "group_lens": lens}
+    named = {"group_offs": offs, "group_offs_padded": offs, "row_idx": index}
+    own = torch.float8_e4m3fnuz if facts.fp8_fnuz else torch.float8_e4m3fn
+    other = torch.float8_e4m3fn if facts.fp8_fnuz else torch.float8_e4m3fnuz
+    several = [(own, "gaps", gaps)]
+    if full or transposed:
+        several.append((own, "named", named))
+    if full:
+        several.append((other, "gaps", gaps))
+    for granularity, block in ((Scaling.TENSORWISE, 0), (Scaling.ROWWISE, 0), (Scaling.BLOCKWISE, 128)):
+        for out, kind, groups in several:
+            for row, column in ((True, True), (True, False), (False, True)) if full else ((True, True),):
+                call = QuantizeFloatCall(x, out, granularity, block, row, column, k_major=True, **groups)
+                for launch in float_plan.plan_quantize(call, facts)[1]:
+                    yield f"{granularity.name.lower()} groups K-major {kind} {str(out)[13:]}", launch
+    plain, rotated, tile = MxDirection(), MxDirection(rht=True, stochastic=True), MxDirection(tile=True)
+    cases: dict[str, tuple[str, MxDirection, dict[str, torch.Tensor]]] = {
+        "gaps": ("e4m3", plain, gaps),
+        "gaps rotated": ("e2m1", rotated, gaps),
+        "gaps tile": ("e4m3", tile, gaps),
+        "named": ("e2m1", plain, named),
+    }
+    for kind, (format, direction, groups) in cases.items():
+        mx = QuantizeMxCall(x, format, direction, direction, 7, _meta(torch.int64, 2), **groups)
+        for launch in mx_plan.plan_quantize(mx, facts)[1]:
+            yield f"MX {format} groups {kind}", launch
 
 
 def _meta(dtype: torch.dtype, *shape: int) -> torch.Tensor:
@@ -81,7 +125,7 @@ def _cases(
     facts = arch_facts(arch)
     B, R, C = shape
     x = _meta(dtype, B, C, R).transpose(1, 2) if transposed else _meta(dtype, *shape)
-    offs, lens, index = _meta(torch.int64, 9), _meta(torch.int32, 8), _meta(torch.int64, 2 * R)
+    offs = _meta(torch.int64, 9)
     own = [torch.float8_e4m3fnuz, torch.float8_e5m2fnuz] if facts.fp8_fnuz else [torch.float8_e4m3fn, torch.float8_e5m2]
     other = torch.float8_e4m3fn if facts.fp8_fnuz else torch.float8_e4m3fnuz
     for out in (*own, other) if full else (own[0], other):
@@ -112,17 +156,6 @@ def _cases(
             calls["tile K-major column"] = (Scaling.BLOCKWISE, 128, False, True, True, None, None, None, True)
         if B == 1:
             calls["blockwise groups"] = (Scaling.BLOCKWISE, 128, True, True, False, offs, offs)
-            for case, granularity, block in (
-                ("tensorwise", Scaling.TENSORWISE, 0),
-                ("rowwise", Scaling.ROWWISE, 0),
-                ("blockwise", Scaling.BLOCKWISE, 128),
-            ):
-                groups = False, offs, offs, None, True
-                calls[f"{case} K-major groups"] = (granularity, block, True, True, *groups, lens)
-                calls[f"{case} K-major groups named"] = (granularity, block, True, True, *groups, None, index)
-                if full:
-                    calls[f"{case} K-major groups row"] = (granularity, block, True, False, *groups)
-                    calls[f"{case} K-major groups column"] = (granularity, block, False, True, *groups, lens, index)
         for case, options in calls.items():
             for launch in float_plan.plan_quantize(QuantizeFloatCall(x, out, *options), facts)[1]:
                 yield f"{case} {name}", launch
@@ -144,15 +177,10 @@ def _cases(
     width = C + -C % 128
     for format in ("e4m3", "e5m2", "e2m1") if full else ("e4m3", "e2m1"):
         for case, (row, column) in directions.items():
-            mx = QuantizeMxCall(x, format, row, column, 7, _meta(torch.int64, 2))
-            groups = {"": mx}
-            if B == 1 and column:
-                groups[" groups"] = mx._replace(group_offs=offs, group_offs_padded=offs)
-                groups[" groups with gaps"] = groups[" groups"]._replace(group_lens=lens)
-                groups[" groups named"] = groups[" groups"]._replace(row_idx=index)
-            for kind, mx in groups.items():
+            for groups in (None, offs) if B == 1 and column else (None,):
+                mx = QuantizeMxCall(x, format, row, column, 7, _meta(torch.int64, 2), groups, groups)
                 for launch in mx_plan.plan_quantize(mx, facts)[1]:
-                    yield f"MX {format} {case}{kind}", launch
+                    yield f"MX {format} {case}{'' if groups is None else ' groups'}", launch
         payload = _meta(torch.uint8, B, R, width // (2 if format == "e2m1" else 1))
         for transpose, rht in ((False, False), (True, True)):
             back = DequantizeMxCall(payload, _meta(torch.uint8, B, R, width // 32), format, C, transpose, rht, 7, dtype)

@@ -16,6 +16,7 @@ from turbo_quant.calls import (
     QuantizeFloatCall,
     QuantizeMxCall,
 )
+from turbo_quant.developer import padded_groups
 from turbo_quant.pytorch.kernels import reference
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
@@ -94,6 +95,27 @@ def test_groups(simulator, x):
     check(simulator, QuantizeMxCall(one, "e4m3", PLAIN, PLAIN, 0, None, offs, padded))
     call = QuantizeFloatCall(one, torch.float8_e5m2, Scaling.BLOCKWISE, 128, True, True, False, offs, padded)
     check(simulator, call)
+
+
+@pytest.mark.parametrize("options, kind", [((Scaling.TENSORWISE, 0), "gaps"), ((Scaling.TENSORWISE, 0), "named"),
+                                           ((Scaling.ROWWISE, 0), "gaps"), ((Scaling.BLOCKWISE, 32), "gaps"),
+                                           ("e4m3", "gaps"), ("e2m1", "named")], ids=str)  # fmt: skip
+def test_groups_k_major(simulator, x, options, kind):
+    """Rows before, between and past groups hold NaN; or a group's rows are those that it names, some twice."""
+    rows = x.reshape(1, 96, 150)[:, :90, :80].nan_to_num(posinf=1.0).repeat(1, 2, 1)
+    if kind == "gaps":
+        lens, offs, idx = torch.tensor([3, 0, 129], dtype=torch.int32), torch.tensor([2, 9, 9, 150]), None
+        rows[:, [0, 1, *range(5, 9), *range(138, 180)]] = torch.nan
+    else:
+        lens, offs, idx = torch.tensor([130, 7]), None, torch.arange(140) * 7 % 75
+    padded = padded_groups(lens, offs, rows.shape[1] if idx is None else 140)
+    groups = {"group_offs": padded.offs, "group_offs_padded": padded.offs_padded, "row_idx": idx,
+              "group_lens": None if offs is None else lens}  # fmt: skip
+    if isinstance(options, str):
+        check(simulator, QuantizeMxCall(rows, options, PLAIN, PLAIN, **groups))
+        return
+    dtype = torch.float8_e4m3fnuz if simulator.arch == "gfx942" else torch.float8_e4m3fn
+    check(simulator, QuantizeFloatCall(rows, dtype, *options, True, True, k_major=True, **groups))
 
 
 @pytest.mark.parametrize("dtype", FP8, ids=str)

@@ -15,7 +15,7 @@ import torch
 from turbo_core.audit import TritonKernel
 from turbo_core.device import arch_facts
 from turbo_gemm.developer import GemmRecord, Tile, lds_bytes, record_of
-from turbo_grouped_gemm.calls import GroupedGemmCall, Groups, GroupedWgradCall
+from turbo_grouped_gemm.calls import GroupedGemmCall, GroupedWgradCall, Groups
 from turbo_grouped_gemm.triton import grouped_gemm, grouped_wgrad
 from turbo_grouped_gemm.triton.grouped_tiles import GEMM_TABLE, WGRAD_TABLE
 
@@ -129,7 +129,7 @@ def wgrad_configs(arch: str, *, full: bool) -> Iterator[GemmRecord]:
 def _forms(
     tile: Tile, size: int, forms: tuple[_Form, ...], index: int, full: bool
 ) -> list[tuple[_Form, tuple[torch.dtype, torch.dtype]]]:
-    """The forms that the launcher gives to this row; of a short list three for the first row, two for others in turn."""
+    """The forms that the launcher gives to this row; of a short list three for the first row, for others two."""
     given = [
         form
         for form in forms

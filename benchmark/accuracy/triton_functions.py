@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from turbo_norm_act.triton.activation_kernel import _sigmoid
+from turbo_core.triton.gates import sigmoid
 
 __all__ = ["FUNCTIONS", "apply"]
 
@@ -34,7 +34,7 @@ def _kernel(x_ptr, y_ptr, N, FUNCTION: tl.constexpr, BLOCK: tl.constexpr):
     elif FUNCTION == "erf":
         y = tl.erf(x)
     else:
-        y = _sigmoid(x)
+        y = sigmoid(x)
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=at < N)
 
 

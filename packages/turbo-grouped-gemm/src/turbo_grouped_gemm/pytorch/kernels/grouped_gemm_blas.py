@@ -54,8 +54,8 @@ def why_not(call: GroupedGemmCall | GroupedWgradCall) -> str | None:
     for name, x in operands.items():
         if x.numel() > BLAS_REACH:
             return f"{name} has {x.numel()} elements; torch's grouped product is trusted with {BLAS_REACH}"
-        if _layout(x) is None:
-            return f"{name} has strides {list(x.stride())}; one of 1 and the others multiples of 8 are needed"
+        if _layout(x) is None and x.shape[-1] * x.element_size() % _ALIGNMENT:
+            return f"{name} has shape {list(x.shape)}, strides {list(x.stride())}; rows of a multiple of 8 are needed"
     return None
 
 
@@ -71,11 +71,8 @@ def _why_not_device(device: torch.device) -> str | None:
         return f"torch {torch.__version__} has no grouped product (2.8 and newer have)"
     facts = device_facts(device)
     if facts.vendor == "nvidia":
-        return (
-            None
-            if int(facts.arch.removeprefix("sm_")) >= 90
-            else f"torch's grouped product needs sm_90; {device} is {facts.arch}"
-        )
+        new_enough = int(facts.arch.removeprefix("sm_")) >= 90
+        return None if new_enough else f"torch's grouped product needs sm_90; {device} is {facts.arch}"
     if facts.vendor == "amd" and os.environ.get(_ON_ROCM) != "1":
         return f"torch reads the groups on the host unless {_ON_ROCM}=1"
     if device.type == "cpu" and not _runs_on_cpu():
@@ -85,9 +82,10 @@ def _why_not_device(device: torch.device) -> str | None:
 
 @functools.cache
 def _runs_on_cpu() -> bool:
+    product: Any = _product()
     x = torch.zeros(1, 8, 8, dtype=torch.bfloat16)
     try:
-        torch._grouped_mm(x[0], x, offs=torch.ones(1, dtype=torch.int32))
+        product(x[0], x, offs=torch.ones(1, dtype=torch.int32))
     except (RuntimeError, NotImplementedError):
         return False
     return True
@@ -104,8 +102,15 @@ def _layout(x: torch.Tensor) -> bool | None:
 
 
 def aligned(x: torch.Tensor) -> torch.Tensor:
-    """x, at an address that torch takes."""
-    return x if x.data_ptr() % _ALIGNMENT == 0 else x.clone()
+    """x, at an address and with strides that torch takes; a copy where it has others, as an expanded gradient has."""
+    transposed = _layout(x)
+    if transposed is not None and x.data_ptr() % _ALIGNMENT == 0:
+        return x
+    return (
+        x.mT.clone(memory_format=torch.contiguous_format).mT
+        if transposed
+        else x.clone(memory_format=torch.contiguous_format)
+    )
 
 
 def group_ends(groups: Groups, rows: int) -> torch.Tensor:

@@ -241,6 +241,15 @@ def kmajor_kernel(
         left_r = tl.minimum(tl.maximum(left, 0), BLOCK_R).to(tl.int32)
         counted_r = tl.minimum(tl.maximum(in_group, 0), BLOCK_R).to(tl.int32)
         left_out = BLOCK_R
+        if ROW:  # rows before the first group, and between two
+            if (in_group > 0) & (first_r == 0):
+                _clear_rows(row_ptr, row_scale_ptr, source_r * 0, source_r, i, first_c, ok_c, R, C, tile_c, blocks_c,
+                            largest, floor, KIND, P, BLOCK_C, QUICK)  # fmt: skip
+            if (in_group > 0) & (in_group <= BLOCK_R):
+                end = source_r + in_group
+                begin = next_group(end, offs_ptr, lens_ptr, n_groups, rows, GROUPS)
+                _clear_rows(row_ptr, row_scale_ptr, end, begin, i, first_c, ok_c, R, C, tile_c, blocks_c, largest,
+                            floor, KIND, P, BLOCK_C, QUICK)  # fmt: skip
     else:
         source_r = first_r
         left_r = tl.minimum(R - first_r, BLOCK_R).to(tl.int32)
@@ -346,16 +355,6 @@ def kmajor_kernel(
         column_at = (at_c * words)[None, :] + at_r[:, None]
         ok_0 = 4 * i < left_out
         _store(column_ptr + ((b * C + first_c) * words + first_r // 4) + column_at, word, ok_0, ok_c, MASKED)
-
-    if GROUPS > 0 and ROW:  # rows before the first group, and between two
-        if (in_group > 0) & (first_r == 0):
-            _clear_rows(row_ptr, row_scale_ptr, source_r * 0, source_r, i, first_c, ok_c, R, C, tile_c, blocks_c,
-                        largest, floor, KIND, P, BLOCK_C, QUICK)  # fmt: skip
-        if (in_group > 0) & (in_group <= BLOCK_R):
-            end = source_r + in_group
-            begin = next_group(end, offs_ptr, lens_ptr, n_groups, rows, GROUPS)
-            _clear_rows(row_ptr, row_scale_ptr, end, begin, i, first_c, ok_c, R, C, tile_c, blocks_c, largest, floor,
-                        KIND, P, BLOCK_C, QUICK)  # fmt: skip
 
 
 # the same, not compiled anew for other numbers of rows

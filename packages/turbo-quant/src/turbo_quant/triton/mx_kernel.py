@@ -190,6 +190,14 @@ def mx_kernel(
     first_c = tile_c.to(tl.int64) * BLOCK_C
     if GROUPS > 0:
         _, source_r, left_r, left_group = group_rows(first_r, offs_ptr, lens_ptr, padded_ptr, n_groups, rows, GROUPS)
+        if ROW > 0 and lens_ptr is not None:  # at the end of the program it would take more registers
+            PER_BYTE: tl.constexpr = 2 if MANTISSA == 1 else 1
+            if (left_group > 0) & (first_r == 0):
+                _clear_rows(row_ptr, row_scale_ptr, source_r * 0, source_r, first_c, row_width, BLOCK_C, PER_BYTE)
+            if (left_group > 0) & (left_group <= BLOCK_R):
+                end = source_r + left_group
+                begin = next_group(end, offs_ptr, lens_ptr, n_groups, rows, GROUPS)
+                _clear_rows(row_ptr, row_scale_ptr, end, begin, first_c, row_width, BLOCK_C, PER_BYTE)
     else:
         source_r = first_r
         left_r = R - first_r
@@ -233,14 +241,6 @@ def mx_kernel(
         x = tl.reshape(tl.permute(x, (0, 4, 2, 1, 3)), [1, 32 * N, M, 1, 32])
         _write_copy(x, col_ptr, col_scale_ptr, rng_ptr, b, first_c, first_r, c, m, C, col_width, sign_mask, ok_c,
                     COLUMN, True, MASK_C, MANTISSA, LOWEST, E_MAX, LARGEST, NATIVE, CLAMP)  # fmt: skip
-    if GROUPS > 0 and ROW > 0 and lens_ptr is not None:  # rows before the first group, and between two
-        PER_BYTE: tl.constexpr = 2 if MANTISSA == 1 else 1
-        if (left_group > 0) & (first_r == 0):
-            _clear_rows(row_ptr, row_scale_ptr, source_r * 0, source_r, first_c, row_width, BLOCK_C, PER_BYTE)
-        if (left_group > 0) & (left_group <= BLOCK_R):
-            end = source_r + left_group
-            begin = next_group(end, offs_ptr, lens_ptr, n_groups, rows, GROUPS)
-            _clear_rows(row_ptr, row_scale_ptr, end, begin, first_c, row_width, BLOCK_C, PER_BYTE)
 
 
 # the same, not compiled anew for other numbers of rows (col_width is always a multiple of 128)

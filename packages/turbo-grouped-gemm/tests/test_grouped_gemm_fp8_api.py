@@ -192,6 +192,32 @@ def test_compiled_whole_and_once_for_all_rows(device, config):
     assert counter.frame_count == 1
 
 
+def test_compiled_once_for_all_rows_taken_by_indices(device):
+    """Of rows that are gathered and scattered, no size of the forward is one of the backward."""
+
+    def step(a, b, lens, a_idx, out_idx, out_rows):
+        return tgg.grouped_gemm_fp8(a, b, lens, a_idx=a_idx, out_idx=out_idx, out_rows=out_rows)
+
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(step, fullgraph=True, backend=counter, dynamic=True)
+    for rows in (20, 35):
+        a, b = torch.randn(rows, 24, device=device), torch.randn(3, 8, 24, device=device)
+        slots = 2 * rows
+        arguments = (
+            torch.tensor([7, 0, slots - 11], device=device), torch.arange(slots, device=device) // 2,
+            torch.arange(slots, device=device).flip(0), slots + 3,
+        )  # fmt: skip
+        results = []
+        for function in (step, compiled):
+            leaves = [t.clone().requires_grad_() for t in (a, b)]
+            out = function(*leaves, *arguments)
+            results.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
+        for eager, graph in zip(*results, strict=True):
+            assert torch.equal(graph, eager)
+    assert counter.frame_count == 1
+
+
 def test_what_is_saved_is_quantised(device):
     problem = Problem((40, 24), 0, 48, 64, torch.bfloat16, device)
     wide = []

@@ -106,7 +106,7 @@ def quantised_grouped_gemm(
             kept.operands = operands_b
     else:
         operands_b = kept.operands
-    settings = Settings(scheme, How(num_cu, schedule), x.shape[0])
+    settings = Settings(scheme, How(num_cu, schedule))
     owner = weight if accumulate else None
     c = quantised_grouped_product(
         op, x, weight.view_as(weight) if accumulate else y, bias, operands_a, operands_b, layout, settings, out_dtype,

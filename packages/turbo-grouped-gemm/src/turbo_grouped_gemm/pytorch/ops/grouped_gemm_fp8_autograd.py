@@ -58,11 +58,10 @@ def multiply(call: GroupedWgradFp8Call, fp4: bool) -> torch.Tensor | None:
 
 
 class Settings(NamedTuple):
-    """What the gradients of a call read besides tensors; ``a_rows`` are the rows of a."""
+    """What the gradients of a call read besides tensors. No sizes: a compiler knows those of a batch by tensors."""
 
     scheme: Scheme
     how: How
-    a_rows: int
 
 
 def quantised_grouped_product(
@@ -88,12 +87,14 @@ def quantised_grouped_product(
     forward = forward_call(quantised_a[1], quantised_b[1], settings.scheme, layout, out_dtype, out_rows, settings.how)
     operands = (quantised_a[0], quantised_b[0])
     kept = tuple(tensor for x in operands for tensor in ((None, None) if x is None else x))
-    kept = (*kept, *layout.groups, layout.offs, layout.offs_padded, layout.a_idx, layout.out_idx)
+    # where rows are gathered, no other tensor that the gradients read has as many rows as a
+    like_a = None if layout.a_idx is None else torch.empty((a.shape[0], 0), device=a.device)
+    kept = (*kept, like_a, *layout.groups, layout.offs, layout.offs_padded, layout.a_idx, layout.out_idx)
     return differentiable_product(a, b, bias, Product(op, forward, kept, settings, _RULES, weight))
 
 
 def _layout(kept: tuple[torch.Tensor | None, ...]) -> Layout:
-    lens, given_offs, offs, offs_padded, a_idx, out_idx = kept[4:]
+    lens, given_offs, offs, offs_padded, a_idx, out_idx = kept[5:]
     return Layout(Groups(lens, given_offs), offs, offs_padded, a_idx, out_idx)  # type: ignore[arg-type]
 
 
@@ -109,13 +110,16 @@ def _gradients(
     dtypes: tuple[torch.dtype, torch.dtype],
     out: torch.Tensor | None,
 ) -> Gradients:
-    (need_a, need_b), (scheme, how, a_rows), layout = needs, settings, _layout(kept)
+    (need_a, need_b), (scheme, how), layout = needs, settings, _layout(kept)
     along_rows, along_n = quantize_rows(grad_out, scheme, "gradient", layout, (need_b, need_a))
-    a, a_scale, b, b_scale = kept[:4]
+    a, a_scale, b, b_scale, like_a = kept[:5]
     grad_a = grad_b = None
     if need_a and b is not None and b_scale is not None:
-        call = dgrad_call(along_n, GroupedOperand(b, b_scale), scheme, layout, dtypes[0], a_rows, how)
+        rows = layout.out_idx if layout.a_idx is None else layout.a_idx
+        count = (grad_out if rows is None else rows).shape[0]
+        call = dgrad_call(along_n, GroupedOperand(b, b_scale), scheme, layout, dtypes[0], count, how)
         slots = multiply_rows(call, scheme.fp4)
+        a_rows = count if like_a is None else like_a.shape[0]
         grad_a = sum_of_slots(slots, layout.groups, layout.a_idx, a_rows, dtypes[0])
     if need_b and a is not None and a_scale is not None:
         dtype = dtypes[1] if out is None else out.dtype

@@ -67,7 +67,7 @@ def quantised_grouped_calls(
     dtype_a, dtype_b = (cast_to or t.dtype for t in (a, b))
     out_dtype = torch.promote_types(dtype_a, dtype_b) if out_dtype is None else out_dtype
     scheme, how, both = Scheme.of(config, a.device, False, trans_b), How(num_cu, schedule), (True, True)
-    a_rows, n = rows.a.shape[0], b.shape[1 if trans_b else 2]
+    n = b.shape[1 if trans_b else 2]
     with contextlib.nullcontext() if isinstance(a, FakeTensor) else FakeTensorMode():
         groups = Groups(*map(_fake, rows.groups))
         offs = torch.empty(b.shape[0] + 1, dtype=torch.int64, device=a.device)
@@ -81,6 +81,6 @@ def quantised_grouped_calls(
     dtype = dtype_b if main_grad is None else main_grad.dtype
     return {
         "forward": forward._replace(bias=bias),
-        "dgrad": dgrad_call(gradient[1], b_along_n, scheme, layout, dtype_a, a_rows, how),
+        "dgrad": dgrad_call(gradient[1], b_along_n, scheme, layout, dtype_a, rows.size, how),
         "wgrad": wgrad_call(gradient[0], along_rows, scheme, layout, dtype, main_grad, how),
     }

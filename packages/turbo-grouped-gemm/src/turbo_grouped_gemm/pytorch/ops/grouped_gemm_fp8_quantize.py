@@ -144,14 +144,13 @@ def forward_call(
 
 def dgrad_call(
     gradient: GroupedOperand | None, b: GroupedOperand | None, scheme: Scheme, layout: Layout, out_dtype: torch.dtype,
-    a_rows: int, how: How,
+    rows: int, how: How,
 ) -> GroupedGemmFp8Call:  # fmt: skip
-    """G B^T for the S rows of groups: dA, or with ``a_idx`` its terms in float32."""
-    scales, slots = (scheme.granularity, scheme.block_size), a_rows
-    if layout.a_idx is not None:
-        slots, out_dtype = layout.a_idx.shape[0], torch.float32
+    """G B^T for the ``rows`` of groups, S: dA, or with ``a_idx`` its terms in float32."""
+    scales = scheme.granularity, scheme.block_size
+    out_dtype = out_dtype if layout.a_idx is None else torch.float32
     return GroupedGemmFp8Call(
-        _present(gradient), _present(b), None, layout.groups, *scales, out_dtype, layout.out_idx, None, slots, *how,
+        _present(gradient), _present(b), None, layout.groups, *scales, out_dtype, layout.out_idx, None, rows, *how,
         "dgrad",
     )  # fmt: skip
 

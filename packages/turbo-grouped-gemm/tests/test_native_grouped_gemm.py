@@ -18,6 +18,7 @@ from turbo_grouped_gemm.calls import (  # noqa: E402
     GroupedGemmCall,
     GroupedGemmFp8Call,
     GroupedOperand,
+    GroupedWgradCall,
     GroupedWgradFp8Call,
     Groups,
 )
@@ -93,33 +94,61 @@ def check(c, exact, magnitude):
 class Rows(NamedTuple):
     """A call without bias, and its product in float64 with the sum of magnitudes."""
 
-    call: GroupedGemmFp8Call
+    call: GroupedGemmFp8Call | GroupedGemmCall
     exact: torch.Tensor
     magnitude: torch.Tensor
     owners: list[slice]
 
 
-def rows_problem(device, scaling, groups, N, K, kinds=("e4m3", "e4m3"), out_dtype=torch.float32, index=torch.int64):
+def products(groups, wide_a, wide_b):
+    """What `Rows` has of the values, and a mask of the rows of groups."""
     lens, offs, R = groups
-    if scaling.startswith("mx"):
-        K = -(-K // 128) * 128
-    a, wide_a = random_operand((R, K), scaling, kinds[0], device)
-    b, wide_b = random_operand((len(lens), N, K), scaling, kinds[1], device, tiles=scaling == "blockwise")
     starts = [sum(lens[:g]) for g in range(len(lens))] if offs is None else offs[:-1]
-    rooms = [len(lens) and R] * len(lens) if offs is None else offs[1:]
+    rooms = [R] * len(lens) if offs is None else offs[1:]
     owners = [slice(start, min(start + size, room)) for start, size, room in zip(starts, lens, rooms)]
-    exact, magnitude = torch.zeros(2, R, N, dtype=torch.float64)
+    exact, magnitude = torch.zeros(2, R, wide_b.shape[1], dtype=torch.float64)
     mine = torch.zeros(R, dtype=torch.bool)
     for g, rows in enumerate(owners):
         exact[rows] = wide_a[rows] @ wide_b[g].T
         magnitude[rows] = wide_a[rows].abs() @ wide_b[g].abs().T
         mine[rows] = True
+    return exact, magnitude, owners, mine
+
+
+def groups_on(device, groups, index=torch.int64):
+    return Groups(*(None if x is None else torch.tensor(x, dtype=index, device=device) for x in groups[:2]))
+
+
+def rows_problem(device, scaling, groups, N, K, kinds=("e4m3", "e4m3"), out_dtype=torch.float32, index=torch.int64):
+    lens, _, R = groups
+    if scaling.startswith("mx"):
+        K = -(-K // 128) * 128
+    a, wide_a = random_operand((R, K), scaling, kinds[0], device)
+    b, wide_b = random_operand((len(lens), N, K), scaling, kinds[1], device, tiles=scaling == "blockwise")
+    *expected, mine = products(groups, wide_a, wide_b)
     set_nan(a, ~mine, device)
     set_scale_nan(a, ~mine, scaling)
-    granularity, block_size = SCALINGS[scaling]
-    moved = [None if x is None else torch.tensor(x, dtype=index, device=device) for x in (lens, offs)]
-    call = GroupedGemmFp8Call(a, b, None, Groups(*moved), granularity, block_size, out_dtype, None, None, R)
-    return Rows(call, exact, magnitude, owners)
+    where, (granularity, block_size) = groups_on(device, groups, index), SCALINGS[scaling]
+    call = GroupedGemmFp8Call(a, b, None, where, granularity, block_size, out_dtype, None, None, R)
+    return Rows(call, *expected)
+
+
+def halves_problem(device, dtype, groups, N, K, out_dtype=torch.float32, trans_b=True):
+    """b is adjacent along K however it is passed."""
+    lens, _, R = groups
+    a, b = torch.randn(R, K).to(dtype), torch.randn(len(lens), N, K).to(dtype)
+    *expected, mine = products(groups, a.double(), b.double())
+    a[~mine] = float("nan")
+    b = b.to(device) if trans_b else b.to(device).mT
+    call = GroupedGemmCall(a.to(device), b, None, groups_on(device, groups), trans_b, out_dtype, None, None, R)
+    return Rows(call, *expected)
+
+
+def rows_of_none(p):
+    belongs = torch.zeros(p.exact.shape[0], dtype=torch.bool)
+    for rows in p.owners:
+        belongs[rows] = True
+    return ~belongs
 
 
 def run(call, tile="chosen"):
@@ -141,10 +170,29 @@ def test_rows(device, groups, N, K, scaling, kinds, out_dtype, index, tile):
     p = rows_problem(device, scaling, groups, N, K, kinds, out_dtype, index)
     c = run(p.call, tile)
     check(c, p.exact, p.magnitude)
-    belongs = torch.zeros(c.shape[0], dtype=torch.bool)
-    for rows in p.owners:
-        belongs[rows] = True
-    assert not c.cpu()[~belongs].view(torch.uint8).any(), "rows of no group are zeros, to the bit"
+    assert not c.cpu()[rows_of_none(p)].view(torch.uint8).any(), "rows of no group are zeros, to the bit"
+
+
+@pytest.mark.covering
+@each_tile
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("groups", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("N, K", [(72, 136), (65, 400), (1, 8), (260, 64)])
+@pytest.mark.parametrize("out_dtype", OUTS, ids=str)
+@pytest.mark.parametrize("trans_b", [False, True])
+@pytest.mark.parametrize("bias_dtype", [None, *OUTS], ids=str)
+def test_rows_of_16_bits(device, dtype, groups, N, K, out_dtype, trans_b, bias_dtype, tile):
+    p = halves_problem(device, dtype, groups, N, K, out_dtype, trans_b)
+    exact = p.exact.clone()
+    call = p.call
+    if bias_dtype is not None:
+        bias = torch.randn(len(groups[0]), N).to(bias_dtype)
+        for g, rows in enumerate(p.owners):
+            exact[rows] += bias[g].double()
+        call = call._replace(bias=bias.to(device))
+    c = run(call, tile)
+    check(c, exact, p.magnitude + 4)
+    assert not c.cpu()[rows_of_none(p)].view(torch.uint8).any(), "rows of no group are zeros, to the bit"
 
 
 @scalings
@@ -190,7 +238,7 @@ def test_what_points_outside_is_cut_off(device, lens, offs, owners):
     for g, (first, last) in enumerate(owners):
         exact[first:last] = wide_a[first:last] @ wide_b[g].T
         magnitude[first:last] = wide_a[first:last].abs() @ wide_b[g].abs().T
-    groups = Groups(*(None if x is None else torch.tensor(x, device=device) for x in (lens, offs)))
+    groups = groups_on(device, (lens, offs))
     check(run(p.call._replace(a=a, groups=groups)), exact, magnitude)
 
 
@@ -342,8 +390,13 @@ def test_why_not(device):
     assert "block_size=64; blocks of 128" in grouped_native.why_not(blocks._replace(block_size=64))
     long = rows._replace(a=rows.a._replace(data=rows.a.data[:1, :1].expand(78, 2**23)))
     assert "rows of 8388736 bytes; at most" in grouped_native.why_not(long)
-    plain = GroupedGemmCall(index[None], index[None, None], None, rows.groups, True, torch.float32, None, None, 1)
-    assert grouped_native.why_not(plain) == "the HIP kernels are for FP8 and MX operands"
+    halves = halves_problem(device, torch.bfloat16, ROWS["packed"], 40, 64).call
+    assert "a is torch.float16 and b is torch.bfloat16" in grouped_native.why_not(halves._replace(a=halves.a.half()))
+    for wrong in (halves._replace(b=halves.b.mT.contiguous().mT), halves._replace(b=halves.b[..., 4:60])):
+        assert "b does not have its contraction last, in rows that" in grouped_native.why_not(wrong)
+    assert "rows of a overlap" in grouped_native.why_not(halves._replace(a=halves.a[:1].expand(78, 64)))
+    wgrad = GroupedWgradCall(halves.a, halves.a, halves.groups, torch.float32, None, None)
+    assert "which is over the rows of x and y" in grouped_native.why_not(wgrad)
     with pytest.raises(UnsupportedError, match="tile='huge'"):
         grouped_native.run(rows, tile="huge")
     if device_facts(device).arch == "gfx942":

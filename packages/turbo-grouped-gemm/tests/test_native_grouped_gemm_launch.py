@@ -104,6 +104,14 @@ def mx(m, n, k, a="e4m3", b="e4m3", device=GFX950, **more):
     )
 
 
+def half(m, n, k, dtype="bf16", device=GFX942, **more):
+    codes = {"bf16": _C.BFLOAT16, "fp16": _C.FLOAT16}
+    given = problem(m, n, 2 * k, **more) | {"k": k}
+    for name in "ab":
+        given[name] |= dict(scale=0, scale_stride=0)
+    return _C.grouped_gemm_half(device, STREAM, problem=given, dtype=codes.get(dtype, dtype))
+
+
 # --- which kernel, which grid ---------------------------------------------------------------------------------------
 
 
@@ -137,6 +145,17 @@ def test_every_fp8_kernel(fake_hip, device, a, b, block, b_rows, kind, tile, siz
     assert fp8(300, 200, 256, a, b, block, device, tile=tile, b_rows=b_rows) == _C.OK, _C.last_error()
     (launch,) = fake_hip.launches
     assert (launch.kernel, launch.block) == (f"grouped_gemm_fp8_{kind}_{a}_{b}_{size}", (threads, 1, 1))
+
+
+@pytest.mark.parametrize("tile, size, threads", [("large", "256x256", 512), ("small", "128x128", 256)])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("device", [GFX942, GFX950])
+def test_every_kernel_of_16_bits(fake_hip, device, dtype, tile, size, threads):
+    assert half(300, 200, 40, dtype, device, tile=tile) == _C.OK, _C.last_error()
+    (launch,) = fake_hip.launches
+    assert (launch.kernel, launch.block) == (f"grouped_gemm_half_{dtype}_{dtype}_{size}", (threads, 1, 1))
+    values = struct.unpack(ARGUMENTS, launch.arguments)
+    assert values[2:4] == (0, 0) and values[6:8] == (80, 80) and values[13:16] == (300, 200, 80)
 
 
 @pytest.mark.parametrize(
@@ -330,6 +349,21 @@ def test_scales_of_groups_and_rows(fake_hip):
 def test_fp8_refusals(fake_hip, arguments, text):
     assert fp8(**(dict(m=4, n=4, k=128) | arguments)) == _C.ERROR_ARGUMENT
     assert text in _C.last_error() and _C.last_error().startswith("grouped_gemm_fp8: ")
+    assert fake_hip.launches == []
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (dict(k=12), "k is 12; multiples of 8 are accepted"),
+        (dict(dtype=0), "dtype is 0; float16 and bfloat16 are accepted"),
+        (dict(columns=True), "groups of 16 bits are rows"),
+    ],
+    ids=str,
+)
+def test_refusals_of_16_bits(fake_hip, arguments, text):
+    assert half(**(dict(m=4, n=4, k=64) | arguments)) == _C.ERROR_ARGUMENT
+    assert text in _C.last_error() and _C.last_error().startswith("grouped_gemm_half: ")
     assert fake_hip.launches == []
 
 

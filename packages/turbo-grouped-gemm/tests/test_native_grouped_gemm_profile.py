@@ -22,7 +22,7 @@ import turbo_grouped_gemm  # noqa: E402
 from turbo_core import simulated_arch  # noqa: E402
 from turbo_core.device import simulated_arch_name  # noqa: E402
 from turbo_gemm.pytorch.kernels import native as dense_native  # noqa: E402
-from turbo_grouped_gemm.calls import GroupedGemmFp8Call, GroupedOperand, GroupedWgradFp8Call, Groups  # noqa: E402
+from turbo_grouped_gemm.calls import GroupedGemmCall, GroupedGemmFp8Call, GroupedOperand, GroupedWgradFp8Call, Groups  # noqa: E402
 from turbo_grouped_gemm.pytorch.kernels import grouped_native  # noqa: E402
 from turbo_testing.gemm_calls import fp8_call, mx_call  # noqa: E402
 from turbo_testing.gemm_profile import STAGE_BYTES, stage_of  # noqa: E402
@@ -92,6 +92,25 @@ def test_a_stage_costs_what_a_dense_one_does(arch, scaling, tile):
     assert found.mfma_share >= 0.95 * expected.mfma_share
 
 
+@pytest.mark.parametrize("tile, mfma", [("large", 2048), ("small", 512)])
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_a_stage_of_16_bits(arch, tile, mfma):
+    """The matrix unit is the limit: nothing else takes longer, and no vector instruction holds it up."""
+    m, n = tile_of("", tile)
+
+    def run(k):
+        a, b = torch.randn(m, k).bfloat16(), torch.randn(1, n, k).bfloat16()
+        where = Groups(torch.tensor([m]), None)
+        call = GroupedGemmCall(a, b, None, where, True, torch.bfloat16, None, None, m, num_cu=1)
+        grouped_native.run(call, tile=tile)
+
+    stage = stage_of(arch, run, STAGE_BYTES[arch] // 2, 2 if tile == "small" else 1)
+    assert stage.mfma == stage.matrix == mfma
+    assert stage.mfma_share == 1 and stage.lds_conflicts == 0
+    assert stage.valu < 0.03 * mfma
+    assert max(stage.lds, stage.vmem) <= (0.5 if tile == "large" else 1) * mfma
+
+
 @pytest.mark.parametrize("arch, scaling", KERNELS)
 def test_a_stage_of_columns_costs_what_a_dense_one_does(arch, scaling):
     m, n = tile_of(scaling, "large")
@@ -143,10 +162,12 @@ def test_whole_products_cost_what_dense_ones_do(arch, scaling, kind):
     assert max(found.values()) <= 1.05 * max(expected.values())
 
 
-# Of the matrix instructions for 8 and 4 bits, those of the full rate.
+# Of the matrix instructions, those of the full rate.
 FULL_RATE = {
-    "gfx942": {"v_mfma_f32_16x16x32"},
+    "gfx942": {"v_mfma_f32_16x16x32", "v_mfma_f32_16x16x16_bf16", "v_mfma_f32_16x16x16_f16"},
     "gfx950": {
+        "v_mfma_f32_16x16x32_bf16",
+        "v_mfma_f32_16x16x32_f16",
         "v_mfma_f32_16x16x128_f8f6f4",
         "v_mfma_f32_32x32x64_f8f6f4",
         "v_mfma_scale_f32_16x16x128_f8f6f4",
@@ -161,7 +182,7 @@ def test_matrix_instructions_are_of_the_full_rate(arch):
         pytest.skip(reason)
     objdump = simulator.llvm_tool("llvm-objdump")
     objects = [file for folder in turbo_grouped_gemm.__path__ for file in Path(folder, "lib").glob(f"*.{arch}.hsaco")]
-    assert len(objects) == (3 if arch == "gfx942" else 4)
+    assert len(objects) == (4 if arch == "gfx942" else 5)
     for file in objects:
         command = [objdump, "-d", f"--mcpu={arch}", str(file)]
         listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout

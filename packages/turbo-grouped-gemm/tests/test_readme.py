@@ -30,12 +30,14 @@ BF16, FP32 = torch.bfloat16, torch.float32
 
 def gemm(dtype=BF16, out_dtype=None, **options):
     def make(where):
-        a, b = (torch.empty(shape, dtype=dtype, device=where) for shape in ((512, 256), (8, 384, 256)))
+        trans_b = options.get("trans_b", True)
+        shapes = (512, 256), (8, 384, 256) if trans_b else (8, 256, 384)
+        a, b = (torch.empty(shape, dtype=dtype, device=where) for shape in shapes)
         lens, index = (torch.empty(n, dtype=torch.int64, device=where) for n in (8, 512))
         offs = torch.empty(9, dtype=torch.int64, device=where) if options.get("offs") else None
         bias = torch.empty(8, 384, dtype=dtype, device=where) if options.get("bias") else None
         index = index if options.get("indices") else None
-        call = GroupedGemmCall(a, b, bias, Groups(lens, offs), True, out_dtype or dtype, index, index, 512)
+        call = GroupedGemmCall(a, b, bias, Groups(lens, offs), trans_b, out_dtype or dtype, index, index, 512)
         return call._replace(schedule=options.get("schedule", "static"))
 
     return make
@@ -52,10 +54,12 @@ def wgrad(dtype=BF16, out_dtype=None):
 
 
 CALLS = {
-    "bf16, forward and dgrad": gemm(),
+    "bf16, `trans_b=True`": gemm(),
+    "bf16, `trans_b=False`, and the dgrad of the other": gemm(trans_b=False),
     "bf16, wgrad": wgrad(),
     "bf16, wgrad added to fp32 `main_grad`": wgrad(out_dtype=FP32),
-    "fp16 or fp32": gemm(FP32),
+    "fp16": gemm(torch.float16),
+    "fp32": gemm(FP32),
     "bf16 -> fp32": gemm(out_dtype=FP32),
     "with a bias": gemm(bias=True),
     "groups with offsets, masked": gemm(offs=True),

@@ -76,7 +76,7 @@ inline turbo_status check_sizes(const char *op, int64_t m, int64_t n, int64_t k,
   return TURBO_OK;
 }
 
-// `unit` is the bytes of a scale.
+// `unit` is the bytes of a scale; 0: there are none.
 inline turbo_status check_operand(const char *op, const char *name, const turbo_gemm_operand &x, int64_t rows,
                                   int64_t row_bytes, int64_t unit) {
   if (x.data == nullptr || !aligned(x.data, 16))
@@ -85,6 +85,7 @@ inline turbo_status check_operand(const char *op, const char *name, const turbo_
     return fail(TURBO_ERROR_ARGUMENT,
                 "%s: rows of %s are %lld bytes, %lld apart; a multiple of 16 is needed, and at most %lld", op, name,
                 (long long)row_bytes, (long long)x.stride, (long long)kMaxRowBytes);
+  if (unit == 0) return TURBO_OK;
   if (x.scale == nullptr || !aligned(x.scale, 4))
     return fail(TURBO_ERROR_ARGUMENT, "%s: scales of %s are at %p; a 4-byte aligned address is needed", op, name,
                 x.scale);

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: MIT
 //
-// FP8 GEMM with float32 scales: of the tensor, of rows, or of blocks along K.
+// FP8 GEMM with float32 scales: of the tensor, of rows, or of blocks along K; and GEMM of 16 bits, without scales.
 //
+//   16 bits       C[m][n] = round( (sum over k of a[m][k] b[n][k]) + bias[n] + C[m][n] )
 //   tensor, row   C[m][n] = round( (sum over k of a[m][k] b[n][k]) * (sa[m] * sb[n]) + bias[n] + C[m][n] )
 //   block         C[m][n] = round( sum over kb of (sum over k in block kb of a[m][k] b[n][k]) * (sa[m][kb] * sb[n][kb])
 //                                  + bias[n] + C[m][n] )
 //
 //   A [m, k], B [n, k]   e4m3 or e5m2 in the architecture's encoding (FNUZ on gfx942, OCP on gfx950); k a multiple of 16
+//                        or both bf16, or both fp16; k a multiple of 8
 //   sa, sb               float32 factors that dequantise. block: of 128 k, of one row or of 128 rows
 //   bias [n]             fp32, fp16, bf16, or absent
 //   C [m, n]             fp32, fp16, bf16; added to when `accumulate`
 //
 // float32 accumulation in the order of k, one rounding. Deterministic. The main loop is pipeline.h.
 // gfx942: v_mfma_f32_16x16x32_{fp8,bf8}_{fp8,bf8}; gfx950: v_mfma_f32_16x16x128_f8f6f4 and, for blocks,
-// v_mfma_f32_32x32x64_f8f6f4, twice as fast.
+// v_mfma_f32_32x32x64_f8f6f4, twice as fast. 16 bits: v_mfma_f32_16x16x16_{bf16,f16}; gfx950: v_mfma_f32_16x16x32_*.
 #pragma once
 
 #include "turbo/gemm/epilogue.h"
@@ -22,7 +24,7 @@ namespace turbo::gemm {
 
 // --- one fragment: the stage's bytes of 16 or 32 rows ----------------------------------------------------------------
 
-enum class Format { e4m3, e5m2 };
+enum class Format { e4m3, e5m2, bf16, fp16 };
 
 // Of 64 / Edge lane groups, group g has chunks g, 64 / Edge + g ...: 16 bytes each, in the order of K.
 template <int Edge>
@@ -35,8 +37,22 @@ TURBO_DEVICE vec<int, 8> half_of(vec<int, 16> x) {
   return __builtin_shufflevector(x, x, I, I + 1, I + 2, I + 3, I + 4, I + 5, I + 6, I + 7);
 }
 
+// 16 bits: 8 k of each 16 bytes of a lane.
+template <Format F>
+TURBO_DEVICE f32x4 multiply_halves(Fragment<16> a, Fragment<16> b, f32x4 c) {
+  constexpr int pieces = sizeof(a) / 16;
+#pragma unroll
+  for (int p = 0; p < pieces; ++p) {
+    const vec<int, 4> x = {a[4 * p], a[4 * p + 1], a[4 * p + 2], a[4 * p + 3]};
+    const vec<int, 4> y = {b[4 * p], b[4 * p + 1], b[4 * p + 2], b[4 * p + 3]};
+    if constexpr (F == Format::bf16) c = mfma_f32_16x16x32_bf16(bits<vec<bf16, 8>>(x), bits<vec<bf16, 8>>(y), c);
+    if constexpr (F == Format::fp16) c = mfma_f32_16x16x32_fp16(bits<vec<fp16, 8>>(x), bits<vec<fp16, 8>>(y), c);
+  }
+  return c;
+}
+
 template <int Edge, Format A, Format B>
-TURBO_DEVICE Sums<Edge> multiply_fragment(Fragment<Edge> a, Fragment<Edge> b, Sums<Edge> c) {
+TURBO_DEVICE Sums<Edge> multiply_bytes(Fragment<Edge> a, Fragment<Edge> b, Sums<Edge> c) {
 #if defined(__gfx950__)
   // 128 k at once, or twice 64. With constant scales of 0 the compiler takes the instruction that has none.
   constexpr MxType x = A == Format::e4m3 ? MxType::fp8 : MxType::bf8, y = B == Format::e4m3 ? MxType::fp8 : MxType::bf8;
@@ -61,11 +77,21 @@ TURBO_DEVICE Sums<Edge> multiply_fragment(Fragment<Edge> a, Fragment<Edge> b, Su
 #endif
 }
 
+template <int Edge, Format A, Format B>
+TURBO_DEVICE Sums<Edge> multiply_fragment(Fragment<Edge> a, Fragment<Edge> b, Sums<Edge> c) {
+  if constexpr (A == Format::bf16 || A == Format::fp16) {
+    static_assert(A == B && Edge == 16, "");
+    return multiply_halves<A>(a, b, c);
+  } else {
+    return multiply_bytes<Edge, A, B>(a, b, c);
+  }
+}
+
 // --- the loop --------------------------------------------------------------------------------------------------------
 
-// What has a scale of its own. row: a row of A and of B. block_row: of each block of K, a row of A and of B. block_tile:
+// What has a scale of its own. none: nothing, of 16 bits. row: a row of A and of B. block_row: of each block of K, a row of A and of B. block_tile:
 // of each block of K, a row of A and 128 rows of B, which are all that a tile of C needs.
-enum class Scales { row, block_row, block_tile };
+enum class Scales { none, row, block_row, block_tile };
 
 constexpr int kBlock = 128;                         // k that share a scale
 constexpr int kBlockStages = kBlock / kStageBytes;  // gfx942: 2, gfx950: 1
@@ -75,7 +101,7 @@ constexpr int kBlockStages = kBlock / kStageBytes;  // gfx942: 2, gfx950: 1
 // instructions do not run beside matrix instructions (turbo-gemm's NOTES-gemm.md).
 template <Format FormatA, Format FormatB, class T, Scales Kind>
 struct Fp8Loop {
-  static constexpr bool blockwise = Kind != Scales::row;
+  static constexpr bool blockwise = Kind == Scales::block_row || Kind == Scales::block_tile;
   static constexpr int pieces = kChunks / T::lane_groups;  // of 16 bytes, that a lane has of a fragment
   static constexpr int per_fragment = T::edge * T::edge / 64;
   // Scales of a K block in LDS, in the stage with which the block begins: a float for each row of A, then of B.
@@ -262,7 +288,7 @@ struct Fp8Loop {
 // Matrix instructions of 32 x 32 hold vector instructions half as long, and on gfx950 vector instructions are the limit of
 // blocks (turbo-gemm's NOTES-gemm.md).
 #if defined(__gfx950__)
-constexpr int fragment_edge(Scales kind) { return kind == Scales::row ? 16 : 32; }
+constexpr int fragment_edge(Scales kind) { return kind == Scales::none || kind == Scales::row ? 16 : 32; }
 #else
 constexpr int fragment_edge(Scales) { return 16; }
 #endif

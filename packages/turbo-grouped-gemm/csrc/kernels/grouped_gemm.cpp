@@ -24,6 +24,9 @@ const Variant row_variants[] = {TURBO_GEMM_FP8_PAIRS(TURBO_GEMM_VARIANT, grouped
 const Variant block_row_variants[] = {TURBO_GEMM_FP8_PAIRS(TURBO_GEMM_BLOCK_VARIANT, grouped_gemm_fp8_block_row)};
 const Variant block_tile_variants[] = {TURBO_GEMM_FP8_PAIRS(TURBO_GEMM_BLOCK_VARIANT, grouped_gemm_fp8_block_tile)};
 
+const TileKernel fp16_kernels[] = {TURBO_GEMM_TILES(TURBO_GEMM_TILE, grouped_gemm_half, fp16, fp16)};
+const TileKernel bf16_kernels[] = {TURBO_GEMM_TILES(TURBO_GEMM_TILE, grouped_gemm_half, bf16, bf16)};
+
 constexpr int64_t kMaxGroups = int64_t{1} << 20;
 constexpr int64_t kMaxNumber = int64_t{1} << 31;  // of tiles: they are counted in 32 bits, a grid beyond the last
 
@@ -104,12 +107,12 @@ int64_t work_groups_of(const Problem &problem, const TileKernel &tile) {
 // --- launch ----------------------------------------------------------------------------------------------------------
 
 // `row_bytes`: of all of K. `unit`: bytes of a scale; `block_step`: from 128 columns to the next, scales, of A and of B.
-turbo_status launch(const char *op, const Variant &variant, const Problem &problem, int64_t row_bytes, int64_t unit,
-                    int64_t a_block_step, int64_t b_block_step, turbo::Target target) {
+turbo_status launch(const char *op, const TileKernel (&kernels)[kTiles], const Problem &problem, int64_t row_bytes,
+                    int64_t unit, int64_t a_block_step, int64_t b_block_step, turbo::Target target) {
   const bool rows = of_rows(problem);
   const int64_t groups = problem.groups.count,
                 each = rows ? ceil_div(problem.m, std::max<int64_t>(groups, 1)) : problem.m;
-  const TileKernel &tile = choose_tile(variant.kernels, each, problem.n, problem.tile, problem.compute_units, groups);
+  const TileKernel &tile = choose_tile(kernels, each, problem.n, problem.tile, problem.compute_units, groups);
   const int64_t number = most_tiles(problem, tile), work_groups = work_groups_of(problem, tile);
   if (number + work_groups > kMaxNumber)
     return fail(TURBO_ERROR_ARGUMENT, "%s: %lld tiles; less than %lld are accepted", op, (long long)number,
@@ -153,7 +156,7 @@ turbo_status grouped_gemm_mx(const turbo_grouped_gemm_mx_args &args, turbo::Targ
   if (is_empty(problem)) return TURBO_OK;
   const int64_t row_bytes = args.format_a == e2m1 ? problem.k / 2 : problem.k;
   TURBO_RETURN_IF_FAILED(check(op, problem, row_bytes, 1));
-  return launch(op, *variant, problem, row_bytes, 1, 4, 4, target);
+  return launch(op, variant->kernels, problem, row_bytes, 1, 4, 4, target);
 }
 
 turbo_status grouped_gemm_fp8(const turbo_grouped_gemm_fp8_args &args, turbo::Target target) {
@@ -175,8 +178,21 @@ turbo_status grouped_gemm_fp8(const turbo_grouped_gemm_fp8_args &args, turbo::Ta
   TURBO_RETURN_IF_FAILED(format_of(op, "b", args.dtype_b, target.device, format_b));
   const auto &variants = args.block == 0 ? row_variants : b.scale_rows == 1 ? block_row_variants : block_tile_variants;
   const bool blocks = args.block != 0;
-  return launch(op, *find(variants, format_a, format_b), problem, problem.k, 4, blocks ? a.scale_step : 0,
+  return launch(op, find(variants, format_a, format_b)->kernels, problem, problem.k, 4, blocks ? a.scale_step : 0,
                 blocks ? b.scale_step : 0, target);
+}
+
+turbo_status grouped_gemm_half(const turbo_grouped_gemm_half_args &args, turbo::Target target) {
+  const char *op = "grouped_gemm_half";
+  const Problem &problem = args.problem;
+  if (args.dtype != TURBO_FLOAT16 && args.dtype != TURBO_BFLOAT16)
+    return fail(TURBO_ERROR_ARGUMENT, "%s: dtype is %d; float16 and bfloat16 are accepted", op, args.dtype);
+  TURBO_RETURN_IF_FAILED(check_sizes(op, problem.m, problem.n, problem.k, 8));
+  TURBO_RETURN_IF_FAILED(check_groups(op, problem.groups));
+  if (!of_rows(problem)) return fail(TURBO_ERROR_ARGUMENT, "%s: groups of 16 bits are rows; lens is NULL", op);
+  if (is_empty(problem)) return TURBO_OK;
+  TURBO_RETURN_IF_FAILED(check(op, problem, 2 * problem.k, 0));
+  return launch(op, args.dtype == TURBO_FLOAT16 ? fp16_kernels : bf16_kernels, problem, 2 * problem.k, 0, 0, 0, target);
 }
 
 }  // namespace
@@ -192,4 +208,8 @@ turbo_status turbo_grouped_gemm_mx(const turbo_grouped_gemm_mx_args *args, int d
 
 turbo_status turbo_grouped_gemm_fp8(const turbo_grouped_gemm_fp8_args *args, int device, void *stream) {
   return turbo_grouped_gemm::grouped_gemm_fp8(*args, {device, stream});
+}
+
+turbo_status turbo_grouped_gemm_half(const turbo_grouped_gemm_half_args *args, int device, void *stream) {
+  return turbo_grouped_gemm::grouped_gemm_half(*args, {device, stream});
 }

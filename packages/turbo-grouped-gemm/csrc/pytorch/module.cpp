@@ -13,6 +13,7 @@ TURBO_FIELDS(turbo_grouped_gemm_problem, a, b, c, m, n, k, groups, b_group, a_sc
              c_group, tile, compute_units, most_units);
 TURBO_FIELDS(turbo_grouped_gemm_mx_args, problem, format_a, format_b);
 TURBO_FIELDS(turbo_grouped_gemm_fp8_args, problem, dtype_a, dtype_b, block);
+TURBO_FIELDS(turbo_grouped_gemm_half_args, problem, dtype);
 
 PYBIND11_MODULE(_C, m) {
   TURBO_BIND_LIBRARY(m, turbo_grouped_gemm);
@@ -21,4 +22,5 @@ PYBIND11_MODULE(_C, m) {
   m.attr("TILE_SMALL") = int(TURBO_GEMM_TILE_SMALL);
   turbo::bind_launch(m, "grouped_gemm_mx", turbo_grouped_gemm_mx);
   turbo::bind_launch(m, "grouped_gemm_fp8", turbo_grouped_gemm_fp8);
+  turbo::bind_launch(m, "grouped_gemm_half", turbo_grouped_gemm_half);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * C interface of libturbo_grouped_gemm_kernels.so: a GEMM of quantised operands for each of several groups, for AMD
- * Instinct gfx942 and gfx950.
+ * C interface of libturbo_grouped_gemm_kernels.so: a GEMM of quantised or 16-bit operands for each of several groups,
+ * for AMD Instinct gfx942 and gfx950.
  *
  * Free of any framework: pointers, sizes, a device index and a stream. The library links neither ROCm nor torch; it
  * finds libamdhip64 at the first call that needs it (order: TURBO_HIP_LIBRARY, one already in the process,
@@ -72,6 +72,14 @@ typedef struct {
 } turbo_grouped_gemm_fp8_args;
 
 TURBO_API turbo_status turbo_grouped_gemm_fp8(const turbo_grouped_gemm_fp8_args *args, int device, void *stream);
+
+/* Operands of 16 bits, both bfloat16 or both float16, without scales; k a multiple of 8. Groups of rows. */
+typedef struct {
+  turbo_grouped_gemm_problem problem;
+  turbo_dtype dtype;
+} turbo_grouped_gemm_half_args;
+
+TURBO_API turbo_status turbo_grouped_gemm_half(const turbo_grouped_gemm_half_args *args, int device, void *stream);
 
 #ifdef __cplusplus
 }

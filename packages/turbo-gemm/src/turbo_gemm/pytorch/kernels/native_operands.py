@@ -102,23 +102,25 @@ def row_bytes(payload: torch.Tensor) -> int:
 
 
 def native_operand(
-    payload: torch.Tensor, scale: torch.Tensor, granularity: ScalingGranularity, tiles: bool = False
+    payload: torch.Tensor,
+    scale: torch.Tensor | None = None,
+    granularity: ScalingGranularity = ScalingGranularity.TENSORWISE,
+    tiles: bool = False,
 ) -> dict[str, int]:
-    """The fields of turbo_gemm_operand; ``payload`` as `payload_of` makes it, ``scale`` as `scale_of` does.
+    """The fields of turbo_gemm_operand; ``payload`` as `payload_of` makes it, ``scale`` as `scale_of` does, or none.
 
     tiles: BLOCKWISE with one scale for 128 rows.
     """
     step, stride = 0, 0
-    if granularity is ScalingGranularity.MX_BLOCKWISE:
+    if scale is not None and granularity is ScalingGranularity.MX_BLOCKWISE:
         stride = row_bytes(scale)
-    elif granularity is not ScalingGranularity.TENSORWISE:
+    elif scale is not None and granularity is not ScalingGranularity.TENSORWISE:
         stride = stride_of(scale, -2)
-    if granularity is ScalingGranularity.BLOCKWISE:
-        step = stride_of(scale, -1)
+        step = stride_of(scale, -1) if granularity is ScalingGranularity.BLOCKWISE else 0
     return {
         "data": payload.data_ptr(),
         "stride": row_bytes(payload),
-        "scale": scale.data_ptr(),
+        "scale": address(scale),
         "scale_stride": stride,
         "scale_step": step,
         "scale_rows": BLOCK if tiles else 1,

@@ -75,6 +75,7 @@ class GroupedGemmDispatcher(GroupedProductsDispatcher):
     op = "grouped_gemm"
     backends = {
         BackendType.TRITON: ModuleBackend("turbo_grouped_gemm.pytorch.kernels.grouped_triton", why_no_triton),
+        BackendType.TURBO: ModuleBackend("turbo_grouped_gemm.pytorch.kernels.grouped_native"),
         BackendType.HIPBLASLT: ModuleBackend("turbo_grouped_gemm.pytorch.kernels.grouped_gemm_blas"),
         BackendType.TORCH: ModuleBackend("turbo_grouped_gemm.pytorch.kernels.grouped_gemm_reference"),
     }

@@ -155,3 +155,50 @@ def test_padded_groups(device):
     groups = padded_groups(lens.to(device), offs.to(device), 8, 4)
     assert groups.offs.tolist() == [0, 5, 5, 8] and groups.offs_padded.tolist() == [0, 8, 8, 12]
     assert groups.offs.dtype is groups.offs_padded.dtype is torch.int64
+
+
+@pytest.mark.parametrize("options", GRANULARITIES.values(), ids=name)
+@pytest.mark.parametrize("kind", ["offs", "gaps", "named"])
+def test_no_number_of_rows_is_compiled_in(options, kind):
+    """The launches for any number of rows are the same kernels, specialised alike."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    from turbo_core import arch_facts
+    from turbo_quant.triton import float_plan, mx_plan
+
+    def kernels(rows):
+        x = torch.empty((1, rows, 320), dtype=torch.bfloat16, device="meta")
+        offs = torch.empty((9,), dtype=torch.int64, device="meta")
+        lens = torch.empty((8,), dtype=torch.int64, device="meta") if kind == "gaps" else None
+        idx = torch.empty((2 * rows + 1,), dtype=torch.int32, device="meta") if kind == "named" else None
+        groups = {"group_offs": offs, "group_offs_padded": offs, "group_lens": lens, "row_idx": idx}
+        call = QuantizeFloatCall(x, torch.float8_e4m3fn, *options, True, True, k_major=True, **groups)
+        mx = QuantizeMxCall(x, "e2m1", cases.MX_CASES[0].row, cases.MX_CASES[1].column, **groups)
+        facts = arch_facts("gfx950")
+        launches = float_plan.plan_quantize(call, facts)[1] + mx_plan.plan_quantize(mx, facts)[1]
+        return [(launch.kernel.fn.__name__, launch.signature(), dict(launch.options)) for launch in launches]
+
+    few = kernels(1)
+    for rows in (16, 31, 128, 4096, 40001):
+        assert kernels(rows) == few, rows
+
+
+@pytest.mark.covering(each="backend")
+@pytest.mark.parametrize("options", [*GRANULARITIES.values(), (BLOCKWISE, 128, True)], ids=name)
+@pytest.mark.parametrize("shape", [(3, 160, 96), (2, 33, 100)], ids=name)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_batch_of_matrices(backend, device, poisoned, options, shape, transposed):
+    """Both copies of the matrices of groups are those of each by itself, but for a tensor's one scale."""
+    weights = cases.draw("random", shape, torch.bfloat16, device)
+    if transposed:
+        weights = weights.transpose(1, 2).contiguous().transpose(1, 2)
+    granularity, size, *tile = options
+    amax = weights.float().abs().amax() if granularity is TENSORWISE else None
+    call = QuantizeFloatCall(weights, torch.float8_e4m3fn, granularity, size, True, True, *tile, k_major=True)
+    found = cases.run(quantize_float, call)
+    for i in range(shape[0]):
+        alone = reference.quantize_float(call._replace(x=weights[i : i + 1], amax=amax))
+        for field, one, all_of_them in zip(found._fields, alone, found):
+            if one is not None and one.dim():
+                cases.assert_same_bits(all_of_them[i : i + 1], one, field)
+            else:
+                cases.assert_same_bits(all_of_them, one, field)

@@ -28,13 +28,14 @@ def quantise_float(granularity, block, row, column, tile=False, groups=0, dtype=
     return make
 
 
-def quantise_mx(format, row, column, groups=0):
+def quantise_mx(format, row, column, groups=0, gaps=False):
     def make(device):
         x = torch.empty(1, 256, 512, dtype=torch.bfloat16, device=device)
         stochastic = any(direction is not None and direction.stochastic for direction in (row, column))
         rng = torch.empty(2, dtype=torch.int64, device=device) if stochastic else None
         offs = (torch.empty(groups + 1, dtype=torch.int64, device=device),) * 2 if groups else (None, None)
-        return QuantizeMxCall(x, format, row, column, 0, rng, *offs)
+        lens = torch.empty(groups, dtype=torch.int64, device=device) if gaps else None
+        return QuantizeMxCall(x, format, row, column, 0, rng, *offs, lens)
 
     return make
 
@@ -59,12 +60,14 @@ QUANTISE = {
     "BLOCKWISE, blocks other than 128": quantise_float(BLOCKWISE, 64, True, True),
     "K-major, of any granularity": quantise_float(BLOCKWISE, 128, True, True, k_major=True),
     "BLOCKWISE, groups": quantise_float(BLOCKWISE, 128, True, True, groups=8),
+    "K-major groups, of any granularity": quantise_float(ROWWISE, 0, True, True, groups=8, k_major=True),
     "MXFP8, one axis or both": quantise_mx("e4m3", PLAIN, PLAIN),
     "MXFP4, one axis or both": quantise_mx("e2m1", PLAIN, PLAIN),
     "MXFP4, rotated, stochastic, preshuffled": quantise_mx(
         "e2m1", MxDirection(rht=True, stochastic=True), MxDirection(shuffle_scale=True, shuffle_out=True)
     ),
     "MXFP8 and MXFP4, groups": quantise_mx("e2m1", PLAIN, PLAIN, groups=8),
+    "the same with gaps between them, or of named rows": quantise_mx("e2m1", PLAIN, PLAIN, groups=8, gaps=True),
 }
 DEQUANTISE = {"dequantise, float scales": dequantise_float, "dequantise, MX": dequantise_mx}
 

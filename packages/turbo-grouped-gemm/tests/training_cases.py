@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 import turbo_grouped_gemm as tgg
+from turbo_core.low_precision import Float8QuantConfig, Format, ScaleDtype, ScalingGranularity
 from turbo_testing.cases import load_file
 from turbo_testing.training import ModuleCase, OpCase, floats
 
@@ -52,6 +53,10 @@ def _masked(rows, dtype, device):
     return tensors
 
 
+# the granularities that differ most in what they keep; the values of all of them have tests of their own
+ROWWISE = Float8QuantConfig(format=Format.HYBRID, granularity=ScalingGranularity.ROWWISE)
+MX = Float8QuantConfig(granularity=ScalingGranularity.MX_BLOCKWISE, block_size=32, scale_dtype=ScaleDtype.E8M0)
+
 _AB = ("a", "b")
 _16 = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -67,6 +72,18 @@ OPS = [
         "grouped_gemm", partial(tgg.grouped_gemm, trans_b=True, out_dtype=torch.float32), _masked, ("a", "b", "bias"),
         partial(cases.grouped_gemm, trans_b=True), "masked to float32", _AB, second=True,
     ),
+    OpCase(
+        "grouped_gemm_fp8", partial(tgg.grouped_gemm_fp8, config=ROWWISE), _make, ("a", "b", "bias"),
+        partial(cases.grouped_gemm, trans_b=True), "rowwise", _AB, dtypes=(torch.bfloat16,), snr=20.0,
+    ),
+    OpCase(
+        "grouped_gemm_fp8", partial(tgg.grouped_gemm_fp8, trans_b=False, config=MX), _gathered, _AB,
+        cases.grouped_gemm, "mx NN by indices", _AB, dtypes=(torch.bfloat16,), snr=24.0,
+    ),
+    OpCase(
+        "grouped_gemm_fp4", tgg.grouped_gemm_fp4, _make, ("a", "b", "bias"),
+        partial(cases.grouped_gemm, trans_b=True), "", _AB, dtypes=(torch.bfloat16,), snr=10.0, rows=64,
+    ),
 ]  # fmt: skip
 
 
@@ -76,6 +93,11 @@ def _rows(device):
 
 MODULES = [
     ModuleCase("GroupedLinear", lambda device: tgg.GroupedLinear(G, K, N, bias=True, device=device), _rows),
-]
+    ModuleCase(
+        "GroupedLinear",
+        lambda device: tgg.GroupedLinear(G, K, N, bias=True, device=device, config=Float8QuantConfig()), _rows,
+        snr=24.0, label="fp8",
+    ),
+]  # fmt: skip
 
 NOT_OPS = {"group_offs_from_lens": "integers from integers"}

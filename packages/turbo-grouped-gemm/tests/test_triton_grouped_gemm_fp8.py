@@ -13,13 +13,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from turbo_core import device_facts, simulated_arch  # noqa: E402
+from turbo_core import arch_facts, device_facts, simulated_arch  # noqa: E402
 from turbo_core.launch import start  # noqa: E402
-from turbo_gemm.developer import Tile  # noqa: E402
+from turbo_gemm.developer import Tile, fp8_lds_bytes  # noqa: E402
 from turbo_grouped_gemm.calls import GroupedGemmFp8Call, GroupedOperand, Groups  # noqa: E402
 from turbo_grouped_gemm.triton import grouped_gemm_fp8  # noqa: E402
+from turbo_grouped_gemm.triton.grouped_fp8_tiles import choose_tile  # noqa: E402
 from turbo_testing.grouped_operands import NAN_BYTE, SCALINGS, random_operand  # noqa: E402
 from turbo_testing.metrics import assert_close  # noqa: E402
+from turbo_testing.support_table import PLACES  # noqa: E402
 
 GPU = torch.cuda.is_available()
 OUTS = (torch.bfloat16, torch.float16, torch.float32)
@@ -247,3 +249,25 @@ def test_descriptors(scaling, halves, device):
     for N, K in ((72, 256), (64, 144)):
         p = Problem(N, K, LAYOUTS["gaps"], scaling, device, bias=True)
         check(p.run(tile=tile), p)
+
+
+@pytest.mark.parametrize("facts", [arch_facts("gfx942"), arch_facts("gfx950"), PLACES["NVIDIA"]], ids=lambda f: f.arch)
+@pytest.mark.parametrize("kind", ["fp8", "fp8 1d2d", "fp8 1d1d", "mxfp8", "mxfp4"])
+@pytest.mark.parametrize("out_bytes, regular, loads", [(2, True, "descriptor"), (4, False, "pointer")])
+def test_every_launch_has_a_row_that_fits(kind, out_bytes, regular, loads, facts):
+    """Whatever the sizes, C's layout and whether rows are named; in wgrad none are."""
+    for wgrad in (False, True):
+        for M, N, K in ((1, 1, 1), (128, 100, 40000), (1024, 7168, 2048)):
+            how = "descriptor" if wgrad else loads
+            tile = choose_tile(wgrad, 8, M, N, K, kind, facts, out_bytes, regular, how)
+            assert fp8_lds_bytes(tile, facts.arch, kind, out_bytes) <= facts.lds_bytes
+            assert 128 % tile.block_k == 0 and (tile.needs == "any" or regular)
+            assert tile.loads == how or tile.loads == "pointer"
+
+
+def test_few_rows_a_group_take_low_tiles():
+    """A tile of 256 rows for groups of 16 would multiply fifteen rows of nothing for each."""
+    for facts in (arch_facts("gfx942"), arch_facts("gfx950"), PLACES["NVIDIA"]):
+        low = choose_tile(False, 64, 16, 4096, 4096, "fp8", facts, 2, True)
+        high = choose_tile(False, 8, 1024, 4096, 4096, "fp8", facts, 2, True)
+        assert low.block_m <= 64 < high.block_m

@@ -87,8 +87,9 @@ def plan(
         stride_cx=stride_c[1], stride_cy=stride_c[2],
     )  # fmt: skip
     constants: dict[str, Any] = dict(
-        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=group_rows(tile, facts), XCDS=facts.xcds,
-        ACCUMULATE=accumulate, EDGES=X % block_m != 0 or Y % block_n != 0, WIDE=wide, SUBTILE=tile.subtile,
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, BLOCK_G=power_of_two(G), GROUP_M=group_rows(tile, facts),
+        XCDS=facts.xcds, ACCUMULATE=accumulate, EDGES=X % block_m != 0 or Y % block_n != 0, WIDE=wide,
+        SUBTILE=tile.subtile,
     )  # fmt: skip
     strides = [scale.stride() if scale.dim() else (0, 0) for scale in scales]
     if mx:

@@ -135,6 +135,7 @@ def raw_calls(device):
         "mx-groups named": (ops.quantize_mx, (x[:1], "e5m2", None, plain, 0, None, offs, padded * 4, lens, index)),
         "dequantize": (ops.dequantize_float, (q, torch.ones((), device=device), "tensorwise", 0, 0, torch.bfloat16)),
         "dequantize-mx": (ops.dequantize_mx, (mx, exponents, "e4m3", 100, True, True, 5, torch.float32)),
+        "pad_groups": (ops.pad_groups, (lens, None, 33, 128)),
         "shuffle_scale": (ops.shuffle_scale, (scale[:100, :5].contiguous(),)),
         "unshuffle_scale": (ops.unshuffle_scale, (scale, 100, 5)),
         "shuffle_weight": (ops.shuffle_weight, (scale[:, :].repeat(1, 4),)),

@@ -5,9 +5,11 @@ import numpy
 import pytest
 import torch
 
-from turbo_quant.calls import QuantizeFloatCall, QuantizeMxCall
-from turbo_quant.pytorch.kernels import reference
-from turbo_quant.pytorch.kernels.grouping import padded_groups
+from turbo_core import why_no_triton
+from turbo_core.launch import start
+from turbo_quant.calls import PadGroupsCall, QuantizeFloatCall, QuantizeMxCall
+from turbo_quant.developer import padded_groups
+from turbo_quant.pytorch.kernels import grouping, reference
 from turbo_quant.pytorch.kernels.quantize_impl import quantize_float, quantize_mx
 from turbo_testing import quant_oracle as oracle
 from turbo_testing.cases import load
@@ -155,6 +157,23 @@ def test_padded_groups(device):
     groups = padded_groups(lens.to(device), offs.to(device), 8, 4)
     assert groups.offs.tolist() == [0, 5, 5, 8] and groups.offs_padded.tolist() == [0, 8, 8, 12]
     assert groups.offs.dtype is groups.offs_padded.dtype is torch.int64
+
+
+def test_padded_groups_in_one_launch(device):
+    if (reason := why_no_triton(device)) is not None:
+        pytest.skip(reason)
+    from turbo_quant.triton.padding_kernel import plan_pad_groups
+
+    calls = [PadGroupsCall(torch.tensor([9, -1, 9, 9]), torch.tensor([-1, 5, 2, 9, 7]), 8, 4)]
+    for case in cases.K_MAJOR_GROUPS:
+        for index in (torch.int64, torch.int32) if case.lens else ():
+            offs = None if case.offs is None else torch.tensor(case.offs, dtype=index)
+            rows = case.rows if case.idx is None else len(case.idx)
+            calls.append(PadGroupsCall(torch.tensor(case.lens, dtype=index), offs, rows, 128))
+    for call in calls:
+        call = call._replace(lens=call.lens.to(device), offs=None if call.offs is None else call.offs.to(device))
+        found = start(*plan_pad_groups(call))
+        cases.assert_same_bits(found, grouping.padded_groups(*call), str(call))
 
 
 @pytest.mark.parametrize("options", GRANULARITIES.values(), ids=name)

@@ -24,6 +24,7 @@ KERNELS = {
     "group_amax_kernel",
     "group_scales_kernel",
     "mark_rows_kernel",
+    "pad_groups_kernel",
     "mx_kernel",
     "dequantize_float_kernel",
     "dequantize_mx_kernel",

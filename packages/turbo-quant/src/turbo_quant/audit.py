@@ -73,8 +73,9 @@ def _group_cases(
     arch: str, shape: tuple[int, int, int], dtype: torch.dtype, transposed: bool, full: bool
 ) -> Iterator[tuple[str, Launch]]:
     from turbo_core.low_precision import ScalingGranularity as Scaling
-    from turbo_quant.calls import MxDirection, QuantizeFloatCall, QuantizeMxCall
+    from turbo_quant.calls import MxDirection, PadGroupsCall, QuantizeFloatCall, QuantizeMxCall
     from turbo_quant.triton import float_plan, mx_plan
+    from turbo_quant.triton.padding_kernel import plan_pad_groups
 
     torch = require_torch()
     facts = arch_facts(arch)
@@ -85,6 +86,8 @@ def _group_cases(
     named = {"group_offs": offs, "group_offs_padded": offs, "row_idx": index}
     own = torch.float8_e4m3fnuz if facts.fp8_fnuz else torch.float8_e4m3fn
     other = torch.float8_e4m3fn if facts.fp8_fnuz else torch.float8_e4m3fnuz
+    for given in (None, offs):
+        yield "groups", plan_pad_groups(PadGroupsCall(lens, given, R, 128))[1][0]
     several = [(own, "gaps", gaps)]
     if full or transposed:
         several.append((own, "named", named))

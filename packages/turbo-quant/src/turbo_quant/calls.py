@@ -41,6 +41,7 @@ __all__ = [
     "FloatOutputs",
     "MxDirection",
     "MxOutputs",
+    "PadGroupsCall",
     "PaddedGroups",
     "QuantizeFloatCall",
     "QuantizeMxCall",
@@ -81,6 +82,22 @@ class PaddedGroups(NamedTuple):
 
     offs: torch.Tensor
     offs_padded: torch.Tensor
+
+
+class PadGroupsCall(NamedTuple):
+    """Where groups of rows begin, and where with each group's rows rounded up: `PaddedGroups`.
+
+    Attributes:
+        lens: [G], int64 or int32.
+        offs: [G+1], likewise, ascending; None: the groups lie one after the other from row 0.
+        rows: what the groups say beyond them is cut off; a group ends where the next begins at the latest.
+        multiple: to which the rows of each group are rounded up.
+    """
+
+    lens: torch.Tensor
+    offs: torch.Tensor | None
+    rows: int
+    multiple: int
 
 
 # --- float scales -----------------------------------------------------------------------------------------------------
@@ -341,6 +358,12 @@ class ShuffleWeightCall(NamedTuple):
     payload: torch.Tensor
 
 
+def _int64() -> torch.dtype:
+    import torch
+
+    return torch.int64
+
+
 # --- what comes back --------------------------------------------------------------------------------------------------
 
 Call = (
@@ -351,15 +374,19 @@ Call = (
     | ShuffleScaleCall
     | UnshuffleScaleCall
     | ShuffleWeightCall
+    | PadGroupsCall
 )
 
 
-def specs(call: Call) -> FloatOutputs | MxOutputs | Spec:
+def specs(call: Call) -> FloatOutputs | MxOutputs | PaddedGroups | Spec:
     """What answers ``call``: a `turbo_core.calls.Spec` in place of each tensor."""
     if isinstance(call, QuantizeFloatCall):
         return _float_specs(call)
     if isinstance(call, QuantizeMxCall):
         return _mx_specs(call)
+    if isinstance(call, PadGroupsCall):
+        begins = Spec((call.lens.shape[0] + 1,), _int64())
+        return PaddedGroups(begins, begins)  # type: ignore[arg-type]
     if isinstance(call, DequantizeFloatCall):
         return Spec(tuple(call.q.shape), call.out_dtype)
     if isinstance(call, DequantizeMxCall):

@@ -9,7 +9,8 @@ their callers have.
   asked, with the shapes of operands and results. `FloatOutputs`, `MxOutputs`: what it gives back.
 - `run_quantize_float`, `run_quantize_mx`, `run_dequantize_float`, `run_dequantize_mx`: such a call through the
   registered op, on the backend that the user's settings choose. What was not asked for is None.
-- `padded_groups`: `PaddedGroups` of lens and offs, computed on the device: ``group_offs`` and ``group_offs_padded``.
+- `padded_groups`: `PaddedGroups` of lens and offs, computed on the device in one launch: ``group_offs`` and
+  ``group_offs_padded`` of calls.
 - `dequantize_float`, `dequantize_mx`: the same in plain PyTorch, at once and on any device, for reference backends.
 - `shuffle_scale_bytes`, `shuffle_weight_bytes` and their inverses: the orders of preshuffled MXFP4 operands.
 - `fp4_dtype`, `scale_dtype`, `payload_dtype`: torch's types for MX payloads and scales, uint8 where it has none.
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         QuantizeMxCall,
     )
     from turbo_quant.formats import fp4_dtype, payload_dtype, scale_dtype
-    from turbo_quant.pytorch.kernels.grouping import padded_groups
     from turbo_quant.pytorch.kernels.philox import philox_words
     from turbo_quant.pytorch.kernels.reference import dequantize_float, dequantize_mx
     from turbo_quant.pytorch.kernels.shuffle import (
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         run_quantize_float,
         run_quantize_mx,
     )
+    from turbo_quant.pytorch.ops.padding import padded_groups
 
 __all__ = [
     "DequantizeFloatCall",
@@ -88,7 +89,7 @@ __getattr__, __dir__ = attach(
         "dequantize_float": "turbo_quant.pytorch.kernels.reference",
         "dequantize_mx": "turbo_quant.pytorch.kernels.reference",
         "fp4_dtype": "turbo_quant.formats",
-        "padded_groups": "turbo_quant.pytorch.kernels.grouping",
+        "padded_groups": "turbo_quant.pytorch.ops.padding",
         "payload_dtype": "turbo_quant.formats",
         "philox_words": "turbo_quant.pytorch.kernels.philox",
         "run_dequantize_float": "turbo_quant.pytorch.ops.library",

@@ -25,6 +25,7 @@ from turbo_quant.pytorch.kernels import shuffle
 from turbo_quant.pytorch.kernels.quantize_impl import dequantize, quantize_float, quantize_mx
 
 __all__ = [
+    "library",
     "run_dequantize_float",
     "run_dequantize_mx",
     "run_quantize_float",
@@ -53,12 +54,12 @@ def _unshuffle_weight(call: ShuffleWeightCall) -> torch.Tensor:
     return shuffle.unshuffle_weight_bytes(call.payload.view(torch.uint8)).view(call.payload.dtype)
 
 
-_ops = OpLibrary("turbo_quant")
-run_quantize_float = _ops.op("quantize_float", QuantizeFloatCall, quantize_float, specs, result=FloatOutputs)
-run_quantize_mx = _ops.op("quantize_mx", QuantizeMxCall, quantize_mx, specs, result=MxOutputs)
-run_dequantize_float = _ops.op("dequantize_float", DequantizeFloatCall, dequantize, specs)
-run_dequantize_mx = _ops.op("dequantize_mx", DequantizeMxCall, dequantize, specs)
-shuffle_scale = _ops.op("shuffle_scale", ShuffleScaleCall, _shuffle_scale, specs)
-unshuffle_scale = _ops.op("unshuffle_scale", UnshuffleScaleCall, _unshuffle_scale, specs)
-shuffle_weight = _ops.op("shuffle_weight", ShuffleWeightCall, _shuffle_weight, specs)
-unshuffle_weight = _ops.op("unshuffle_weight", ShuffleWeightCall, _unshuffle_weight, specs)
+library = OpLibrary("turbo_quant")
+run_quantize_float = library.op("quantize_float", QuantizeFloatCall, quantize_float, specs, result=FloatOutputs)
+run_quantize_mx = library.op("quantize_mx", QuantizeMxCall, quantize_mx, specs, result=MxOutputs)
+run_dequantize_float = library.op("dequantize_float", DequantizeFloatCall, dequantize, specs)
+run_dequantize_mx = library.op("dequantize_mx", DequantizeMxCall, dequantize, specs)
+shuffle_scale = library.op("shuffle_scale", ShuffleScaleCall, _shuffle_scale, specs)
+unshuffle_scale = library.op("unshuffle_scale", UnshuffleScaleCall, _unshuffle_scale, specs)
+shuffle_weight = library.op("shuffle_weight", ShuffleWeightCall, _shuffle_weight, specs)
+unshuffle_weight = library.op("unshuffle_weight", ShuffleWeightCall, _unshuffle_weight, specs)

@@ -18,6 +18,7 @@ from turbo_core import (
     trace_dispatch,
 )
 from turbo_core.low_precision import ScalingRecipe
+from turbo_quant.developer import padded_groups
 from turbo_quant.formats import fp4_dtype
 from turbo_quant.pytorch.ops import infos
 from turbo_testing.cases import load
@@ -110,7 +111,7 @@ def raw_calls(device):
     x = torch.randn(2, 33, 100, device=device)
     rng = torch.tensor([1, 2], device=device)
     plain, everything = [False] * 5, [False, True, True, True, False]
-    offs, padded = torch.tensor([0, 20, 33], device=device), torch.tensor([0, 32, 64], device=device)
+    offs, padded = padded_groups(torch.tensor([20, 13], device=device), None, 33, 32)
     lens, index = torch.tensor([20, 10], device=device), torch.arange(40, device=device) % 33
     simple, k_major = (False, None, None, None, False, None, None), (False, None, None, None, True, None, None)
     q = x.to(E4M3)

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import turbo_grouped_gemm as tgg
@@ -169,7 +170,7 @@ def step(a, b, lens, bias=None):
 
 def test_one_graph_for_all_numbers_of_rows(device):
     """fullgraph, dynamic rows: lens are data, and another total compiles nothing anew."""
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(step, fullgraph=True, backend=counter)
     b, bias = torch.randn(3, 5, 6, device=device), torch.randn(3, 5, device=device)
     b.requires_grad_()
@@ -187,6 +188,37 @@ def test_one_graph_for_all_numbers_of_rows(device):
         for eager, graph in zip(*results, strict=True):
             assert eager.stride() == graph.stride()
             assert_close(graph, eager)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("pattern", [None, "megatron"])
+def test_one_graph_where_every_size_is_a_symbol(device, pattern):
+    """Rows of a, rows of the groups and rows of C change, each by itself."""
+    weight = torch.nn.Parameter(torch.randn(3, 6, 5, device=device))
+
+    def gathered(a, lens, a_idx, out_idx):
+        out_rows = a_idx.shape[0] + 3
+        return tgg.grouped_gemm(
+            torch.relu(a), weight, lens, fuse_bgrad_accum_pattern=pattern, a_idx=a_idx, out_idx=out_idx,
+            out_rows=out_rows,
+        )  # fmt: skip
+
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(gathered, fullgraph=True, backend=counter, dynamic=True)
+    for rows, slots in ((7, 11), (9, 20), (30, 15)):
+        lens = torch.tensor([slots // 2, 0, slots // 3], device=device)
+        a, a_idx = torch.randn(rows, 6, device=device), torch.randint(rows, (slots,), device=device)
+        out_idx, results = torch.randperm(slots, device=device), []
+        for function in (gathered, compiled):
+            weight.grad, weight.main_grad = None, torch.zeros_like(weight)
+            weight.grad_added_to_main_grad = False
+            leaf = a.clone().requires_grad_()
+            out = function(leaf, lens, a_idx, out_idx)
+            out.square().sum().backward()
+            results.append((out, leaf.grad, weight.grad, weight.main_grad))
+        for eager, graph in zip(*results, strict=True):
+            assert_close(graph, eager)
+        assert bool(weight.main_grad.any()) == (pattern is not None)
     assert counter.frame_count == 1
 
 

@@ -28,7 +28,7 @@ class GemmIntoMainGrad(NamedTuple):
         return c
 
     def grad_a(
-        self, grad_out: torch.Tensor, b: torch.Tensor, dtypes: Dtypes, weight: torch.Tensor | None
+        self, grad_out: torch.Tensor, b: torch.Tensor, dtypes: Dtypes, weight: torch.Tensor | None, a: torch.Tensor
     ) -> torch.Tensor:
         dtype_a, dtype_b, _ = dtypes
         operand = gradient_operand(grad_out, dtype_a, dtype_b)

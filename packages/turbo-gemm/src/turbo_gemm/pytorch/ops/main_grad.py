@@ -50,7 +50,9 @@ def weight_takes_part(ctx: Any, index: int) -> bool:
 
 
 class FusedProduct(Protocol):
-    """How a product of a and a weight is computed and differentiated. It has no tensors of its own.
+    """How a product of a and a weight is computed and differentiated.
+
+    It has no tensors of its own, and no sizes, which a compiler would have to keep: those are the tensors'.
 
     ``others`` are the tensors that it reads besides a, b and bias, which have no gradients; each may be None.
     """
@@ -61,7 +63,10 @@ class FusedProduct(Protocol):
 
     @property
     def grad_a(self) -> Callable[..., torch.Tensor]:
-        """(dC, b, dtypes, weight, *others) -> dA; with a weight, whose values b has, by `product_into_main_grad`."""
+        """(dC, b, dtypes, weight, a, *others) -> dA; with a weight, whose values b has, by `product_into_main_grad`.
+
+        Of a only the shape is read.
+        """
 
     @property
     def accumulate(self) -> Callable[..., None]:
@@ -103,7 +108,7 @@ class _IntoMainGrad(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             # dA is itself a product of the weight, whose gradient goes the same way
             again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-            grad_a = product.grad_a(grad_out, b, dtypes, weight if again else None, *others)
+            grad_a = product.grad_a(grad_out, b, dtypes, weight if again else None, a, *others)
         if weight_takes_part(ctx, 2):
             with torch.no_grad():
                 product.accumulate(grad_out.detach(), a.detach(), dtypes, weight.main_grad, *others)

@@ -156,6 +156,20 @@ def test_rows_of_no_group_count_in_no_scale(device, granularity):
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("config", [*(f"{name}-hybrid" for name in GRANULARITIES), "mxfp4"])
+def test_what_is_not_wanted_changes_no_bit(device, config):
+    """Without gradients, with that of a alone and with that of b alone: other payloads are made, the same results."""
+    config, problem = CONFIGS[config], Problem((6, 0, 9), 4, 40, 48, BF16, device)
+    out, grad_a, grad_b, _ = problem.step(config)
+    with torch.no_grad():
+        assert torch.equal(problem.run(config), out)
+    for leaf, other, want in ((problem.a, problem.b, grad_a), (problem.b, problem.a, grad_b)):
+        other.requires_grad_(False)
+        (got,) = torch.autograd.grad(problem.run(config), leaf, problem.grad_out)
+        other.requires_grad_()
+        assert torch.equal(got, want)
+
+
 @pytest.mark.parametrize("schedule", [{"num_cu": 3}, {"schedule": "work_steal"}])
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_schedules_change_no_bit(device, granularity, schedule):

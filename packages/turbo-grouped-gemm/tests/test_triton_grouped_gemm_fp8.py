@@ -119,7 +119,6 @@ def check(actual, problem, dtype=None):
 
 
 @pytest.mark.covering
-@pytest.mark.simulated
 @scalings
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("N, K", [(33, 128), (128, 256), (70, 384)])
@@ -131,6 +130,15 @@ def check(actual, problem, dtype=None):
 def test_products(N, K, layout, scaling, kinds, gather, scatter, bias, out_dtype, device):
     p = Problem(N, K, layout, scaling, device, kinds=kinds, gather=gather, scatter=scatter, bias=bias, index=K == 256)
     check(p.run(out_dtype), p, torch.bfloat16 if out_dtype != torch.float32 else None)
+
+
+@pytest.mark.simulated
+@scalings
+@pytest.mark.parametrize("named", [False, True], ids=["", "named"])
+def test_groups_with_gaps(scaling, named, device):
+    """Rows in place and work in order, or both rows named and work stolen."""
+    p = Problem(70, 256, LAYOUTS["gaps"], scaling, device, gather=named, scatter=named, bias=True)
+    check(p.run(torch.bfloat16, schedule="work_steal" if named else "static"), p)
 
 
 @pytest.mark.covering

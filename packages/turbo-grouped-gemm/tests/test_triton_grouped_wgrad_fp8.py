@@ -92,7 +92,6 @@ def poisoned(*shape, dtype, device):
 
 
 @pytest.mark.covering
-@pytest.mark.simulated
 @scalings
 @pytest.mark.parametrize("lens", LENS.values(), ids=LENS)
 @pytest.mark.parametrize("X, Y", [(1, 33), (64, 128), (100, 65)])
@@ -122,6 +121,18 @@ def test_products(X, Y, lens, scaling, kinds, out_dtype, accumulate, device):
     assert whole[:, 1::2].isnan().all() and whole[:, :, ::3].isnan().all()
 
 
+@pytest.mark.simulated
+@scalings
+@pytest.mark.parametrize("schedule", ["static", "work_steal"])
+def test_added_to_what_was_there(scaling, schedule, device):
+    p = Problem(70, 65, [130, 0, 40], scaling, device)
+    old = torch.randn(3, 70, 65, device=device) * p.unit
+    out = old.clone()
+    p.run(out=out, schedule=schedule)
+    check(out, p.products + old.cpu().double(), p.unit)
+
+
+@pytest.mark.simulated
 @scalings
 def test_an_empty_group_is_exactly_zero(scaling, device):
     p = Problem(40, 24, LENS["empty"], scaling, device)
@@ -175,6 +186,13 @@ def test_wild_offsets_reach_nothing_outside(offs, device):
         columns = slice(int(begin[g]), int(max(begin[g], end[g])))
         scales = [operand.scale_inv[g].cpu().double()[:, None] for operand in (p.x, p.y)]
         check(c[g], (x[:, columns] * scales[0]) @ (y[:, columns] * scales[1]).t(), 20)
+
+
+def test_columns_past_a_padded_group_are_refused(device):
+    p = Problem(16, 16, [128], "rowwise", device, tail=0)
+    short = GroupedOperand(p.x.data[:, :100], p.x.scale_inv), GroupedOperand(p.y.data[:, :100], p.y.scale_inv)
+    assert "100 columns" in grouped_wgrad_fp8.why_not(p.call(x=short[0], y=short[1]))
+    assert grouped_wgrad_fp8.why_not(p.call()) is None
 
 
 @scalings

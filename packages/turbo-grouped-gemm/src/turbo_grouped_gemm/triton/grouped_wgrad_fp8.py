@@ -13,7 +13,7 @@ from turbo_core.launch import ALL, Launch, power_of_two
 from turbo_core.low_precision import ScalingGranularity
 from turbo_gemm.developer import Tile, descriptor, group_rows, is_wide, mx_format, pack_rows, pack_scales, row_stride
 from turbo_grouped_gemm.calls import GroupedWgradFp8Call, wgrad_specs
-from turbo_grouped_gemm.triton.grouped_fp8_checks import why_not_operands
+from turbo_grouped_gemm.triton.grouped_fp8_checks import BLOCK_SIZE, why_not_operands
 from turbo_grouped_gemm.triton.grouped_fp8_tiles import choose_tile
 from turbo_grouped_gemm.triton.grouped_launch import counter_for, index_stride, is_regular, programs_for
 from turbo_grouped_gemm.triton.grouped_wgrad_fp8_kernel import (
@@ -27,6 +27,9 @@ __all__ = ["plan", "why_not"]
 
 def why_not(call: GroupedWgradFp8Call) -> str | None:
     """Any strides are accepted: the matrix units read both operands along the rows of a group, others are copied."""
+    columns = call.sizes()[1] * (2 if call.is_mx() and mx_format(call.x.data) == "e2m1" else 1)
+    if columns % BLOCK_SIZE:
+        return f"x has {columns} columns; groups are padded to multiples of {BLOCK_SIZE}"
     return why_not_operands(call.x, call.y, call.granularity, call.block_size, device_facts(call.x.data.device))
 
 

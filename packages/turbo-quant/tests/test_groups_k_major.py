@@ -111,6 +111,51 @@ def test_groups(backend, device, poisoned, case, granularity, copies, columns, i
     check_memory(call, found)
 
 
+@pytest.mark.covering(strength=1, each="backend")
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("kind", cases.SPECIAL)
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=name)
+@pytest.mark.parametrize("out_dtype", cases.FP8_DTYPES, ids=name)
+def test_groups_of_special_data(backend, device, poisoned, granularity, kind, dtype, out_dtype):
+    """What is in the rows of groups: infinities and NaN spoil their blocks alone; rows of no group hold NaN."""
+    case = cases.GroupCase("special", 60, (20, 0, 9), (3, 30, 31, 45))
+    x, sources, groups = problem(case, 40, device, dtype)
+    counted = [row for rows in sources for row in rows]
+    x[:, counted] = cases.draw(kind, (1, len(counted), 40), dtype, device)
+    call = QuantizeFloatCall(x, out_dtype, *GRANULARITIES[granularity], True, True, k_major=True, **groups)
+    found = cases.run(quantize_float, call)
+    cases.assert_same_bits(found, expected(call, sources) if backend == "TORCH" else reference.quantize_float(call))
+
+
+@pytest.mark.covering(strength=1, each="backend")
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("layout", ["transposed", "sliced", "expanded"])
+def test_groups_of_strided_data(backend, device, poisoned, granularity, layout):
+    case = cases.GroupCase("strided", 150, (20, 0, 101), (3, 30, 31, 145))
+    x, sources, groups = problem(case, 40, device)
+    if layout == "transposed":
+        x = x.transpose(1, 2).contiguous().transpose(1, 2)
+    elif layout == "sliced":
+        x = x.repeat_interleave(2, 2)[:, :, 1::2]
+    else:
+        x = x[:, :, :1].expand(1, 150, 40)
+    call = QuantizeFloatCall(x, torch.float8_e4m3fn, *GRANULARITIES[granularity], True, True, k_major=True, **groups)
+    found = cases.run(quantize_float, call)
+    cases.assert_same_bits(found, expected(call, sources) if backend == "TORCH" else reference.quantize_float(call))
+
+
+def test_an_amax_that_is_given(backend, device, poisoned):
+    """TENSORWISE by the amax of a whole of which the groups are a piece."""
+    case = cases.K_MAJOR_GROUPS[0]
+    x, _, groups = problem(case, 33, device)
+    amax = torch.tensor(1000.0, device=device)
+    call = QuantizeFloatCall(x, torch.float8_e4m3fn, TENSORWISE, 0, True, True, k_major=True, amax=amax, **groups)
+    found = cases.run(quantize_float, call)
+    assert found.row_scale_inv.item() == pytest.approx(1000 / 448)
+    cases.assert_same_bits(found, reference.quantize_float(call))
+    assert found.row.float().abs().amax() == (x.nan_to_num().abs().amax() * 0.448).to(torch.float8_e4m3fn).float()
+
+
 @pytest.mark.covering(each="backend")
 @pytest.mark.parametrize("case", cases.K_MAJOR_GROUPS, ids=name)
 @pytest.mark.parametrize("format", cases.MX_FORMATS)

@@ -8,16 +8,18 @@ import torch
 
 pytest.importorskip("turbo_quant", reason="turbo-quant is not installed")
 
+from turbo_core.launch import start
 from turbo_core.low_precision import ScalingGranularity as Scaling
 from turbo_quant.calls import (
     DequantizeFloatCall,
     DequantizeMxCall,
     MxDirection,
+    PadGroupsCall,
     QuantizeFloatCall,
     QuantizeMxCall,
 )
 from turbo_quant.developer import padded_groups
-from turbo_quant.pytorch.kernels import reference
+from turbo_quant.pytorch.kernels import grouping, reference
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 FORMATS = ("e4m3", "e5m2", "e2m1")
@@ -116,6 +118,16 @@ def test_groups_k_major(simulator, x, options, kind):
         return
     dtype = torch.float8_e4m3fnuz if simulator.arch == "gfx942" else torch.float8_e4m3fn
     check(simulator, QuantizeFloatCall(rows, dtype, *options, True, True, k_major=True, **groups))
+
+
+@pytest.mark.parametrize("given", [None, (-1, 5, 2, 90)])
+def test_padded_groups(simulator, given):
+    from turbo_quant.triton.padding_kernel import plan_pad_groups
+
+    offs = None if given is None else torch.tensor(given)
+    call = PadGroupsCall(torch.tensor([9, -1, 70], dtype=torch.int32), offs, 78, 32)
+    for found, expected in zip(start(*plan_pad_groups(call)), grouping.padded_groups(*call)):
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("dtype", FP8, ids=str)

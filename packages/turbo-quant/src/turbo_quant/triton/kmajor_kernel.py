@@ -199,7 +199,8 @@ def _clear_rows(
         at = (row * C + first_c)[:, None] + tl.arange(0, BLOCK_C)[None, :]
         tl.store(row_ptr + at, code, mask=ok[:, None] & ok_c[None, :])
         if KIND == "line":
-            tl.store(row_scale_ptr + row[:, None], inverse, mask=ok[:, None] & (tile_c == 0))
+            first_block = tl.zeros([1], tl.int32) + tile_c == 0
+            tl.store(row_scale_ptr + row[:, None], inverse, mask=ok[:, None] & first_block[None, :])
         elif KIND == "block":
             block_c = tile_c * (BLOCK_C // P) + tl.arange(0, BLOCK_C // P)[None, :]
             scale = inverse + tl.zeros([1, BLOCK_C // P], tl.float32)

@@ -14,6 +14,7 @@ from turbo_grouped_gemm.triton.grouped_gemm_kernel import grouped_gemm_kernel
 from turbo_grouped_gemm.triton.grouped_launch import (
     MOST_ROWS_IN_ALL,
     counter_for,
+    edge_mask,
     group_arguments,
     index_stride,
     is_regular,
@@ -53,8 +54,11 @@ def plan(
     (stride_am, stride_ak), (stride_bg, stride_bk, stride_bn) = a.stride(), b_GKN.stride()
     stride_cm, stride_cn = c.stride()
     block_m, block_n, block_k = tile.block_m, tile.block_n, tile.block_k
+    # loads of single elements by buffer instructions ran out of scalar registers (gfx950, triton 3.9)
+    single = edge_mask(K, block_k) == 2 or edge_mask(N, block_n) == 2
     wide = (
-        is_wide(a.element_size(), (stride_am, stride_ak), block_m, block_k)
+        (single and facts.vendor == "amd")
+        or is_wide(a.element_size(), (stride_am, stride_ak), block_m, block_k)
         or is_wide(b.element_size(), (stride_bk, stride_bn), block_k, block_n)
         or is_wide(out_dtype.itemsize, (stride_cm, stride_cn), block_m, block_n)
     )
@@ -68,8 +72,8 @@ def plan(
     )  # fmt: skip
     constants = dict(
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, BLOCK_G=power_of_two(G), GROUP_M=group_rows(tile, facts),
-        XCDS=facts.xcds, UPCAST=a.dtype != b.dtype, EDGE_N=N % block_n != 0, MASK_N=block_n > N,
-        MASK_K=K % block_k != 0, WIDE=wide, SUBTILE=tile.subtile,
+        XCDS=facts.xcds, UPCAST=a.dtype != b.dtype, EDGE_N=edge_mask(N, block_n), MASK_N=block_n > N,
+        MASK_K=edge_mask(K, block_k), WIDE=wide, SUBTILE=tile.subtile,
     )  # fmt: skip
     # each group may end in a tile of its own, and a gap begin with one
     most = (-(-S // block_m) + 2 * G + 1) * -(-N // block_n)

@@ -54,19 +54,17 @@ class _Form(NamedTuple):
     aligned: bool = True
     wide: bool = False
 
-    def regular(self) -> bool:
+    def regular(self, tile: Tile) -> bool:
         """See Tile.needs."""
-        return self.aligned and not self.wide
-
-    def without_masks(self) -> bool:
-        """Likewise."""
-        return self.columns % 16 == 0 and self.inner % 64 == 0
+        fits = self.columns % 16 == self.inner % 16 == 0 and self.columns >= max(tile.block_m, tile.block_n)
+        return fits and self.aligned and not self.wide
 
 
 _GEMM = (
     _Form("plain"),
     _Form("2880+bias+offs NN", 2880, 2880, 128, trans_b=False, bias=True, offs=True, steals=True),
     _Form("gathered+scattered+bias", groups=256, bias=True, gathered=True, scattered=True),
+    _Form("4080+bias+offs NN", 4080, 4080, trans_b=False, bias=True, offs=True),
     _Form("edges+bias+offs", 4090, 4090, bias=True, offs=True),
     _Form("unaligned+edges+gathered NN", 4090, 4090, trans_b=False, gathered=True, aligned=False),
     _Form("NN", trans_b=False),
@@ -78,6 +76,7 @@ _GEMM = (
     _Form("gathered+steals+offs", gathered=True, steals=True, offs=True),
     _Form("scattered+bias float32", scattered=True, bias=True, float_out=True),
     _Form("2880+gathered+scattered NN", 2880, 2880, 256, trans_b=False, gathered=True, scattered=True),
+    _Form("4080 float32", 4080, 4080, float_out=True),
     _Form("edges NN", 4090, 4090, trans_b=False),
     _Form("narrow", 8, 8, bias=True),
     _Form("unaligned+edges+bias+scattered", 4090, 4090, bias=True, scattered=True, aligned=False),
@@ -87,6 +86,7 @@ _WGRAD = (
     _Form("plain"),
     _Form("2880+accumulate float32+offs", 2880, 2880, 128, accumulate=True, float_out=True, offs=True, steals=True),
     _Form("gathered", groups=256, gathered=True),
+    _Form("4080+accumulate", 4080, 4080, accumulate=True),
     _Form("edges+accumulate", 4090, 4090, accumulate=True),
     _Form("unaligned+edges+gathered+accumulate float32", 4090, 4090, 8, gathered=True, accumulate=True, float_out=True,
           aligned=False),
@@ -97,6 +97,7 @@ _WGRAD = (
     _Form("1024 groups+offs+steals+accumulate float32", groups=1024, offs=True, steals=True, accumulate=True,
           float_out=True),
     _Form("2880+gathered+accumulate float32", 2880, 2880, gathered=True, accumulate=True, float_out=True),
+    _Form("4080+gathered+accumulate float32", 4080, 4080, gathered=True, accumulate=True, float_out=True),
     _Form("edges+offs", 4090, 4090, offs=True),
     _Form("narrow", 8, 8),
     _Form("unaligned+edges+offs", 4090, 4090, offs=True, aligned=False),
@@ -130,11 +131,7 @@ def _forms(
     tile: Tile, size: int, forms: tuple[_Form, ...], index: int, full: bool
 ) -> list[tuple[_Form, tuple[torch.dtype, torch.dtype]]]:
     """The forms that the launcher gives to this row; of a short list three for the first row, for others two."""
-    given = [
-        form
-        for form in forms
-        if tile.needs == "any" or (form.regular() and (tile.needs == "regular" or form.without_masks()))
-    ]
+    given = [form for form in forms if tile.needs == "any" or form.regular(tile)]
     pairs = _PAIRS[size]
     if full:
         return [(form, pair) for form in given for pair in pairs]

@@ -13,6 +13,7 @@ from turbo_grouped_gemm.calls import Groups
 __all__ = [
     "MOST_ROWS_IN_ALL",
     "counter_for",
+    "edge_mask",
     "group_arguments",
     "index_stride",
     "is_regular",
@@ -48,6 +49,11 @@ def programs_for(tile: Tile, most_tiles: int, facts: DeviceFacts, num_cu: int | 
     """Size of the grid: at most one program a tile, and per_unit programs for each compute unit that may be used."""
     units = facts.compute_units if num_cu is None else max(1, min(num_cu, facts.compute_units))
     return max(1, min(most_tiles, units * max(1, tile.per_unit)))
+
+
+def edge_mask(size: int, block: int) -> int:
+    """How the edge of a dimension is masked: 0: there is none; 1: whole vectors; 2: single elements."""
+    return 0 if size % block == 0 else 1 if size % ALIGNMENT == 0 else 2
 
 
 def is_regular(*tensors: torch.Tensor | None) -> bool:

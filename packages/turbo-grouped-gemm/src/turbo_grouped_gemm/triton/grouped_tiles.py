@@ -25,9 +25,8 @@ _MFMA16 = (("matrix_instr_nonkdim", 16),)
 _Table = dict[tuple[str, int], tuple[Tile, ...]]
 
 # (target, bytes of an operand as the matrix unit sees it) -> rows, the preferred first. Tile.needs: "regular" is
-# aligned tensors of unit stride (short rows of a group are no edge); "whole" is that and no masks of loads: K a
-# multiple of the tile's (for the gradient of B, whose contraction are rows, always), columns of C a multiple of 16 and
-# at least a tile. subtile: parts in which a tile is added to C.
+# aligned tensors of unit stride, and dimensions of B (of C for its gradient) that are multiples of 16 and, columns of
+# C, at least a tile; how many rows a group has does not matter. subtile: parts in which a tile is added to C.
 # fmt: off
 _OTHERS: _Table = {
     ("amd", 2): (Tile(64, 64, 32, num_warps=4, num_stages=2, why="any wave32 or wave64 part"),),
@@ -64,8 +63,8 @@ GEMM_TABLE: _Table = {
     ("gfx950", 2): (
         Tile(256, 256, 32, num_warps=8, num_stages=3,
              why="99 KiB of LDS, 230 to 245 of 256 registers; at 256x256x64, 2 stages, 23 and more spilled",
-             needs="whole", options=_MFMA16),
-        Tile(256, 128, 64, num_warps=8, num_stages=2, why="narrow C, or fewer idle units", needs="whole",
+             needs="regular", options=_MFMA16),
+        Tile(256, 128, 64, num_warps=8, num_stages=2, why="narrow C, or fewer idle units", needs="regular",
              options=_MFMA16),
         Tile(128, 128, 64, num_warps=8, num_stages=2, why="about 128 rows a group; element-wise loads of unaligned "
              "tensors ran out of scalar registers", needs="regular", options=_MFMA16),
@@ -81,9 +80,9 @@ GEMM_TABLE: _Table = {
     ),
     ("gfx942", 2): (
         Tile(256, 256, 32, num_warps=8, num_stages=2,
-             why="32 KiB of LDS, 240 to 253 of 256 registers; at 256x256x64 11 and more spilled", needs="whole",
+             why="32 KiB of LDS, 240 to 253 of 256 registers; at 256x256x64 11 and more spilled", needs="regular",
              options=_MFMA16),
-        Tile(256, 128, 64, num_warps=8, num_stages=2, why="narrow C, or fewer idle units", needs="whole",
+        Tile(256, 128, 64, num_warps=8, num_stages=2, why="narrow C, or fewer idle units", needs="regular",
              options=_MFMA16),
         Tile(128, 128, 64, num_warps=8, num_stages=2, why="about 128 rows a group", needs="regular", options=_MFMA16),
         Tile(64, 64, 64, num_warps=4, num_stages=2, why="few rows a group", needs="regular", options=_MFMA16),
@@ -102,14 +101,14 @@ WGRAD_TABLE: _Table = {
     ("gfx950", 2): (
         Tile(256, 256, 32, num_warps=8, num_stages=3,
              why="99 KiB of LDS; added to a float32 C in halves 39 registers spilled, in quarters none",
-             needs="whole", subtile=4, options=_MFMA16),
-        Tile(256, 128, 64, num_warps=8, num_stages=2, why="narrow C, or fewer idle units", needs="whole", subtile=2,
+             needs="regular", subtile=4, options=_MFMA16),
+        Tile(256, 128, 64, num_warps=8, num_stages=2, why="narrow C, or fewer idle units", needs="regular", subtile=2,
              options=_MFMA16),
         Tile(128, 128, 64, num_warps=8, num_stages=2, why="small C; in one piece 11 scalar registers spilled",
              needs="regular", subtile=2, options=_MFMA16),
         Tile(64, 64, 64, num_warps=4, num_stages=2, why="smaller C", needs="regular", options=_MFMA16),
-        Tile(128, 128, 32, num_warps=8, num_stages=2, why="no form spills", subtile=2, options=_MFMA16),
-        Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", options=_MFMA16),
+        Tile(128, 128, 32, num_warps=8, num_stages=2, why="no form spills", subtile=4, options=_MFMA16),
+        Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", subtile=2, options=_MFMA16),
     ),
     ("gfx950", 4): (
         Tile(128, 128, 16, num_warps=8, num_stages=2, why="turbo-gemm's largest", options=_MFMA16),
@@ -117,18 +116,18 @@ WGRAD_TABLE: _Table = {
     ),
     ("gfx942", 2): (
         Tile(256, 256, 32, num_warps=8, num_stages=2, why="32 KiB of LDS; added to a float32 C in quarters",
-             needs="whole", subtile=4, options=_MFMA16),
-        Tile(256, 128, 64, num_warps=8, num_stages=2, why="narrow C, or fewer idle units", needs="whole", subtile=2,
+             needs="regular", subtile=4, options=_MFMA16),
+        Tile(256, 128, 64, num_warps=8, num_stages=2, why="narrow C, or fewer idle units", needs="regular", subtile=2,
              options=_MFMA16),
         Tile(128, 128, 64, num_warps=8, num_stages=2, why="small C", needs="regular", subtile=2,
              options=_MFMA16),
         Tile(64, 64, 64, num_warps=4, num_stages=2, why="smaller C", needs="regular", options=_MFMA16),
-        Tile(128, 128, 32, num_warps=8, num_stages=2, why="no form spills", subtile=2, options=_MFMA16),
-        Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", options=_MFMA16),
+        Tile(128, 128, 32, num_warps=8, num_stages=2, why="no form spills", subtile=4, options=_MFMA16),
+        Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", subtile=2, options=_MFMA16),
     ),
     ("gfx942", 4): (
         Tile(128, 128, 32, num_warps=8, num_stages=2, why="turbo-gemm's largest", options=_MFMA16),
-        Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", options=_MFMA16),
+        Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", subtile=2, options=_MFMA16),
     ),
 }
 # fmt: on
@@ -150,13 +149,14 @@ def rows_for(table: _Table, facts: DeviceFacts, operand_bytes: int, out_bytes: i
 def choose_gemm_tile(
     G: int, average: int, N: int, K: int, facts: DeviceFacts, operand_bytes: int, out_bytes: int, regular: bool
 ) -> Tile:
-    """The row with the least cost for G groups of `average_rows`; regular: see Tile.needs."""
-    rows = rows_for(GEMM_TABLE, facts, operand_bytes, out_bytes)
+    """The row with the least cost for G groups of `average_rows`; regular: the tensors are, see Tile.needs."""
+    regular = regular and N % 16 == 0 and K % 16 == 0
 
     def cost(tile: Tile) -> float:
-        return tile_cost(tile, G * whole(average, tile.block_m), N, K, facts, operand_bytes)
+        return tile_cost(tile, G * _whole(average, tile.block_m), N, K, facts, operand_bytes)
 
-    return min((t for t in rows if takes(t, regular, _fills(N, t.block_n) and K % t.block_k == 0)), key=cost)
+    rows = rows_for(GEMM_TABLE, facts, operand_bytes, out_bytes)
+    return min((t for t in rows if t.needs == "any" or (regular and t.block_n <= N)), key=cost)
 
 
 @lru_cache(maxsize=4096)
@@ -164,24 +164,15 @@ def choose_wgrad_tile(
     G: int, average: int, X: int, Y: int, facts: DeviceFacts, operand_bytes: int, out_bytes: int, regular: bool
 ) -> Tile:
     """Likewise for C [G, X, Y]."""
-    rows = rows_for(WGRAD_TABLE, facts, operand_bytes, out_bytes)
+    regular = regular and X % 16 == 0 and Y % 16 == 0
 
     def cost(tile: Tile) -> float:
-        return tile_cost(tile, G * whole(X, tile.block_m), Y, average, facts, operand_bytes)
+        return tile_cost(tile, G * _whole(X, tile.block_m), Y, average, facts, operand_bytes)
 
-    return min((t for t in rows if takes(t, regular, _fills(X, t.block_m) and _fills(Y, t.block_n))), key=cost)
+    rows = rows_for(WGRAD_TABLE, facts, operand_bytes, out_bytes)
+    return min((t for t in rows if t.needs == "any" or (regular and t.block_m <= X and t.block_n <= Y)), key=cost)
 
 
-def whole(size: int, block: int) -> int:
+def _whole(size: int, block: int) -> int:
     """The size in whole blocks."""
     return -(-size // block) * block
-
-
-def _fills(size: int, block: int) -> bool:
-    """Whether tiles along a dimension need no mask: see `groups_kernel.edge_block`."""
-    return size >= block and size % 16 == 0
-
-
-def takes(tile: Tile, regular: bool, without_masks: bool) -> bool:
-    """Whether the row may be launched for such tensors: see Tile.needs."""
-    return tile.needs == "any" or (regular and (tile.needs == "regular" or without_masks))

@@ -13,6 +13,7 @@ from turbo_grouped_gemm.calls import GroupedWgradCall, wgrad_specs
 from turbo_grouped_gemm.triton.grouped_launch import (
     MOST_ROWS_IN_ALL,
     counter_for,
+    edge_mask,
     group_arguments,
     index_stride,
     is_regular,
@@ -67,7 +68,7 @@ def plan(
     constants = dict(
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, BLOCK_G=power_of_two(G), GROUP_M=group_rows(tile, facts),
         XCDS=facts.xcds, UPCAST=x.dtype != y.dtype, ACCUMULATE=out is not None,
-        MASK_M=block_m > X, MASK_N=block_n > Y, EDGE_N=Y % block_n != 0, WIDE=wide,
+        MASK_M=block_m > X, MASK_N=block_n > Y, EDGE_N=edge_mask(Y, block_n), WIDE=wide,
         SUBTILE=tile.subtile if out is not None or facts.vendor != "amd" else 1,  # AMD stores from registers
     )  # fmt: skip
     grid = (programs_for(tile, G * -(-X // block_m) * -(-Y // block_n), facts, num_cu),)

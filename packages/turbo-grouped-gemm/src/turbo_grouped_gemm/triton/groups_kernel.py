@@ -12,7 +12,7 @@ end of its rows to the start of the next group, or to S.
 import triton
 import triton.language as tl
 
-from turbo_gemm.developer import NARROW_BYTES, grouped_order
+from turbo_gemm.developer import NARROW_BYTES, both_negative, grouped_order
 
 
 @triton.jit
@@ -108,7 +108,9 @@ def load_row_block(
     base, rows, cols_left, stride_r, stride_c, C: tl.constexpr, MASK_C: tl.constexpr, WIDE: tl.constexpr,
     R: tl.constexpr
 ):  # fmt: skip
-    """The [R, C] block of the rows `rows` [R], counted from `base`, and C columns; zeros from cols_left on.
+    """The [R, C] block of the rows `rows` [R], counted from `base`, and C columns.
+
+    MASK_C: zeros from cols_left on; 2: for loads of single elements, whose masks would take scalar registers.
 
     Past the last row of a group its last row is to be named again, in place of a mask: what it gives is never stored.
     Rows given as int64 may be any of a tensor of any size; else, unless WIDE, they are from 0 to R - 1.
@@ -124,7 +126,9 @@ def load_row_block(
         tl.assume(stride_c >= 0)
         tl.assume(stride_c <= NARROW_BYTES // (C * item))
     pointers = base + (rows[:, None] * stride_r + c[None, :] * stride_c)
-    if MASK_C:
+    if MASK_C == 2:
+        block = tl.load(pointers, mask=both_negative(tl.arange(0, R) - R, c - cols_left), other=0.0)
+    elif MASK_C:
         block = tl.load(pointers, mask=(c < cols_left)[None, :], other=0.0)
     else:
         block = tl.load(pointers)
@@ -154,7 +158,8 @@ def store_rows(
     """Round once, store row r of the [R, C] tile at (row0, col0) as row row0 + r of C, up to limit and column N.
 
     With out_idx as row out_idx[row0 + r], if C has one; with ACCUMULATE added to what is there. The first low_r rows
-    and low_c columns are not stored (`edge_block`). SUBTILE: 1, or column slices, a power of two. EDGE_C: N may be met.
+    and low_c columns are not stored (`edge_block`). SUBTILE: 1, or column slices, a power of two. EDGE_C: N may be
+    met; 2: as MASK_C of `load_row_block`.
     Offsets are 64-bit and made of the rows: those of turbo-gemm's `store_tile`, 32-bit from the tile's corner, stayed
     in registers through the loops, and at 256x256 on gfx950 10 to 24 of them spilled; these spill none (triton 3.9).
     """
@@ -178,9 +183,12 @@ def store_rows(
             place = tl.load(out_idx + place * stride_index, mask=kept, other=-1).to(tl.int64)
             kept = (place >= 0) & (place < C_ROWS)
         pointers = c + (place[:, None] * stride_cm + (col0 + n).to(tl.int64)[None, :] * stride_cn)
-        mask = kept[:, None]
-        if EDGE_C:
-            mask = mask & ((n >= low_c) & (n < N - col0))[None, :]
+        if EDGE_C == 2:
+            mask = both_negative(tl.where(kept, -1, 0), tl.maximum(low_c - 1 - n, n - (N - col0)))
+        elif EDGE_C:
+            mask = kept[:, None] & ((n >= low_c) & (n < N - col0))[None, :]
+        else:
+            mask = kept[:, None]
         if ACCUMULATE:
             acc += tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
         tl.store(pointers, acc.to(c.dtype.element_ty), mask=mask)

@@ -15,6 +15,10 @@ from primus_turbo.pytorch.core.low_precision import ScalingGranularity, ScalingR
 from primus_turbo.pytorch.kernels.gemm.gemm_fp4_impl import gemm_fp4_impl
 from primus_turbo.pytorch.kernels.gemm.gemm_fp8_impl import gemm_fp8_impl
 from primus_turbo.pytorch.kernels.gemm.gemm_impl import gemm_impl
+from primus_turbo.pytorch.kernels.grouped_gemm.grouped_gemm_impl import (
+    grouped_gemm_impl,
+    grouped_gemm_variable_k_impl,
+)
 from primus_turbo.pytorch.kernels.grouped_gemm.grouped_gemm_utils import group_offs_from_lens
 from primus_turbo.pytorch.kernels.quantization import quantization_impl as quantisation
 from primus_turbo.pytorch.ops.attention.flash_attn_interface import FlashAttnFunc
@@ -92,9 +96,40 @@ def test_gemm_fp4_impl(device, trans_c):
     assert_close(c, expected.t() if trans_c else expected, dtype=torch.bfloat16)
 
 
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_a_grouped_step_of_kernels(device, trans_b):
+    """Forward and both gradients as a framework's own autograd function puts them together."""
+    lens = torch.tensor([5, 0, 9], device=device)
+    offs = group_offs_from_lens(lens)
+    x, w = torch.randn(16, 12, device=device, requires_grad=True), torch.randn(3, 12, 10, device=device)
+    w, grad = w.mT.contiguous() if trans_b else w, torch.randn(16, 10, device=device)
+    backend = BackendType.TRITON.value
+    with torch.autocast(device.type, torch.bfloat16):
+        y = grouped_gemm_impl(x, w, lens, offs, False, trans_b, None, backend)
+        dx = grouped_gemm_impl(grad, w, lens, offs, False, not trans_b, 4, backend, maybe_pre_sync=True)
+        dw = grouped_gemm_variable_k_impl(x, grad, lens, offs, True, False, trans_b, None, backend)
+    w64 = (w.mT if trans_b else w).double()
+    for g, (first, last) in enumerate(((0, 5), (5, 5), (5, 14))):
+        rows = slice(first, last)
+        assert_close(y[rows], x[rows].double() @ w64[g], dtype=torch.float32)
+        assert_close(dx[rows], grad[rows].double() @ w64[g].t(), dtype=torch.float32)
+        expected = x[rows].double().t() @ grad[rows].double()
+        assert_close(dw[g], expected.t() if trans_b else expected, dtype=torch.float32)
+    assert not y[14:].any() and not dx[14:].any() and not dw[1].any()
+    assert dw.is_contiguous() and not y.requires_grad and not dw.requires_grad
+
+
 @pytest.mark.parametrize(
     "call, complaint",
     [
+        (
+            lambda a: grouped_gemm_impl(a, a[None], torch.tensor([4]), None, True, False),
+            "grouped_gemm_impl: trans_a=True; False is accepted",
+        ),
+        (
+            lambda a: grouped_gemm_variable_k_impl(a, a, torch.tensor([4]), None, True, True),
+            "trans_a=True, trans_b=True; True and False are accepted",
+        ),
         (lambda a: gemm_impl(a, False, a, True, a.dtype, False, 77), "gemm_impl: default_backend=77"),
         (lambda a: gemm_fp8_impl(a, a, False, a, a, True, a.dtype, False, 5, None), "gemm_fp8_impl: granularity=5"),
         (lambda a: gemm_fp4_impl(a, a, False, a, a, True, a.dtype, False, 1), "MX_BLOCKWISE is accepted"),

@@ -9,6 +9,7 @@ import torch
 
 import turbo_grouped_gemm as tgg
 from turbo_core import BackendType, GlobalBackendManager, trace_dispatch
+from turbo_grouped_gemm.pytorch.kernels import grouped_gemm_reference
 from turbo_testing.cases import load
 from turbo_testing.group_lens import GROUP_LENS, group_lens
 from turbo_testing.metrics import assert_close, get_tolerances
@@ -266,6 +267,16 @@ def test_wild_groups_reach_no_memory_of_others(device, lens, offs):
     assert float(db.max()) <= 9.0 and float(db.min()) >= 0.0
 
 
+@pytest.mark.parametrize("trans_b", CASES.LAYOUTS)
+def test_the_reference_where_nothing_may_be_read(device, trans_b, monkeypatch):
+    """What TORCH does on a GPU: each group by a product over all rows, of which its own are taken."""
+    GlobalBackendManager.set_grouped_gemm_backend("TORCH")
+    monkeypatch.setattr(grouped_gemm_reference, "_rows_of_groups", lambda owner, count: [None] * count)
+    for lens, tail, n, k in CASES.CPU:
+        Problem(lens, tail, n, k, torch.float32, device, trans_b, room=2).check()
+        Problem(lens, tail, n, k, torch.float32, device, trans_b, gather=True, scatter=True).check()
+
+
 # --- what users of such libraries met ---------------------------------------------------------------------------------
 
 
@@ -351,6 +362,24 @@ def test_the_whole_matrix(backend, device, kind, trans_b):
         if plain or (n % 8 == 0 and k % 8 == 0):
             lens = group_lens(kind, groups, groups * rows)
             Problem(lens, 33, n, k, torch.bfloat16, device, trans_b, plain).check()
+
+
+@pytest.mark.gpu
+def test_nothing_waits_for_the_device(backend, device):
+    """Forward and every gradient, and another number of rows: torch reports a wait as an error."""
+    plain = backend is not BackendType.HIPBLASLT
+    options = {"bias": plain, "gather": plain, "scatter": plain}
+    problems = [
+        Problem(lens, tail, 64, 48, torch.bfloat16, device, **options)
+        for lens, tail in (((40, 0, 17), 7), ((3, 90, 1), 34))
+    ]
+    torch.autograd.grad(problems[0].run(), list(problems[0].leaves().values()), problems[0].grad_out)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for problem in problems:
+            torch.autograd.grad(problem.run(), list(problem.leaves().values()), problem.grad_out)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.gpu

@@ -7,12 +7,14 @@ Of the ops:
 
 - `DTYPES`: what 16- and 32-bit operands may be; `gradient_operand`: a gradient of C as products of it read it.
 - `into_main_grad`, `check_main_grad`: whether a call's weight gradient goes into ``main_grad``, and may;
-  `product_into_main_grad`: a product that adds it there.
+  `product_into_main_grad`: a product that adds it there; `weight_takes_part`: whether a node's backward is to.
 - `Scheme`, `mx_direction`: how operands are quantised by a config; `quantize_batch`, with `RowGroups`: quantises one.
   `quantized`: what a user may pass as a weight, quantised; `operand_recipe`: how one that is must have been.
 - `differentiable_product`, of a `Product` with `Rules`: a product of quantised operands, differentiable in the tensors
-  as they were; `dequantized`: such a tensor, of one that is quantised already; `as_pair`: any operand as a pair.
-- `gemm_reference`: the float32 product; `BLAS_REACH`: how many elements a BLAS is trusted with.
+  as they were; `without_derivative`: a gradient that has none, by what `sources_of` and `anchor_of` name;
+  `dequantized`: such a tensor, of one that is quantised already; `as_pair`: any operand as a pair.
+- `gemm_reference`: the float32 product; `BLAS_REACH`: how many elements a BLAS is trusted with; `aligned`: where it
+  wants an operand to begin.
 
 Of the HIP kernels' launches:
 
@@ -62,13 +64,22 @@ if TYPE_CHECKING:
         stride_of,
         why_not_operands,
     )
+    from turbo_gemm.pytorch.kernels.scaled_mm import aligned
     from turbo_gemm.pytorch.ops.gemm_checks import DTYPES, check_main_grad
     from turbo_gemm.pytorch.ops.gemm_fp8_inputs import as_pair, dequantized, operand_recipe, quantized
     from turbo_gemm.pytorch.ops.gemm_fp8_quantize import RowGroups, Scheme, mx_direction, quantize_batch
     from turbo_gemm.pytorch.ops.gemm_gradients import gradient_operand
-    from turbo_gemm.pytorch.ops.main_grad import into_main_grad, product_into_main_grad
+    from turbo_gemm.pytorch.ops.main_grad import into_main_grad, product_into_main_grad, weight_takes_part
     from turbo_gemm.pytorch.ops.payload_product import multiply_payloads
-    from turbo_gemm.pytorch.ops.quantised_product import Gradients, Product, Rules, differentiable_product
+    from turbo_gemm.pytorch.ops.quantised_product import (
+        Gradients,
+        Product,
+        Rules,
+        anchor_of,
+        differentiable_product,
+        sources_of,
+        without_derivative,
+    )
     from turbo_gemm.triton.gemm_fp8_audit import GemmRecord, record_of
     from turbo_gemm.triton.gemm_fp8_block_kernel import sum_fp8_blocks
     from turbo_gemm.triton.gemm_fp8_kernel import load_scales, sum_fp8
@@ -122,7 +133,11 @@ __all__ = [
     "as_pair",
     "check_main_grad",
     "dequantized",
+    "anchor_of",
     "differentiable_product",
+    "sources_of",
+    "weight_takes_part",
+    "without_derivative",
     "gradient_operand",
     "into_main_grad",
     "product_into_main_grad",
@@ -133,6 +148,7 @@ __all__ = [
     "GemmRecord",
     "Tile",
     "add_bias",
+    "aligned",
     "block_pointers",
     "both_negative",
     "descriptor",
@@ -180,7 +196,10 @@ __getattr__, __dir__ = attach(
         "Gradients": _PRODUCT,
         "Product": _PRODUCT,
         "Rules": _PRODUCT,
+        "anchor_of": _PRODUCT,
         "differentiable_product": _PRODUCT,
+        "sources_of": _PRODUCT,
+        "without_derivative": _PRODUCT,
         "RowGroups": _QUANTIZE,
         "Scheme": _QUANTIZE,
         "mx_direction": _QUANTIZE,
@@ -189,6 +208,7 @@ __getattr__, __dir__ = attach(
         "dequantized": _INPUTS,
         "operand_recipe": _INPUTS,
         "quantized": _INPUTS,
+        "aligned": "turbo_gemm.pytorch.kernels.scaled_mm",
         "BLAS_REACH": "turbo_gemm.pytorch.kernels.blas_settings",
         "gemm_reference": "turbo_gemm.pytorch.kernels.gemm_reference",
         "DTYPES": "turbo_gemm.pytorch.ops.gemm_checks",
@@ -196,6 +216,7 @@ __getattr__, __dir__ = attach(
         "gradient_operand": "turbo_gemm.pytorch.ops.gemm_gradients",
         "into_main_grad": "turbo_gemm.pytorch.ops.main_grad",
         "product_into_main_grad": "turbo_gemm.pytorch.ops.main_grad",
+        "weight_takes_part": "turbo_gemm.pytorch.ops.main_grad",
         "FP8_TABLE": _FP8,
         "MAX_K_OF_14_BITS": _FP8,
         "fp8_lds_bytes": _FP8,

@@ -24,7 +24,7 @@ from turbo_core.low_precision import ScalingGranularity, check_fp8_support
 from turbo_gemm.calls import GemmFp8Call, Operand, mx_format
 from turbo_gemm.pytorch.kernels.blas_settings import why_not_blas_sizes
 
-__all__ = ["run", "why_not"]
+__all__ = ["aligned", "run", "why_not"]
 
 _ALIGNMENT = 16
 _SCALE_ROWS = 128  # torch wants MX scales of so many rows, or a multiple
@@ -62,7 +62,7 @@ def run(call: GemmFp8Call) -> torch.Tensor:
     a_MK, b_NK = call.rows()
     out_dtype = call.out_dtype if call.out is None else torch.float32
     separate = call.bias is not None and out_dtype is torch.float32
-    bias = None if call.bias is None or separate else _aligned(call.bias.to(out_dtype).contiguous())
+    bias = None if call.bias is None or separate else aligned(call.bias.to(out_dtype).contiguous())
     scaled_mm: Any = torch._scaled_mm
     result: torch.Tensor = scaled_mm(
         _row_major(a_MK.data),
@@ -78,7 +78,7 @@ def run(call: GemmFp8Call) -> torch.Tensor:
     return result if call.out is None else call.out.add_(result)
 
 
-def _aligned(x: torch.Tensor) -> torch.Tensor:
+def aligned(x: torch.Tensor) -> torch.Tensor:
     """x beginning on 16 bytes, as the BLAS wants payloads, scales and a bias."""
     return x.clone() if x.data_ptr() % _ALIGNMENT else x
 
@@ -88,7 +88,7 @@ def _row_major(x: torch.Tensor) -> torch.Tensor:
 
     Of a single row torch calls any strides contiguous, while its BLAS tells the layout by them.
     """
-    x = _aligned(x.contiguous())
+    x = aligned(x.contiguous())
     return x.as_strided(x.shape, (x.shape[1], 1))
 
 
@@ -98,7 +98,7 @@ def _scale(call: GemmFp8Call, operand: Operand) -> torch.Tensor:
     if call.is_mx():
         padded = torch.nn.functional.pad(scale_inv.view(torch.uint8), (0, 0, 0, -rows % _SCALE_ROWS))
         return padded.contiguous().view(torch.float8_e8m0fnu)
-    return _aligned(scale_inv.contiguous())
+    return aligned(scale_inv.contiguous())
 
 
 def _why_not_types(call: GemmFp8Call) -> str | None:

@@ -15,7 +15,15 @@ import torch
 from turbo_core.library import no_derivative, no_forward_mode, under_transforms
 from turbo_gemm.pytorch.ops.main_grad import weight_takes_part
 
-__all__ = ["Gradients", "Product", "Rules", "differentiable_product"]
+__all__ = [
+    "Gradients",
+    "Product",
+    "Rules",
+    "anchor_of",
+    "differentiable_product",
+    "sources_of",
+    "without_derivative",
+]
 
 Gradients = tuple[torch.Tensor | None, torch.Tensor | None]
 Kept = tuple[torch.Tensor | None, ...]
@@ -31,7 +39,7 @@ class Product(NamedTuple):
         settings: whatever else the rules read; no tensors.
         rules: how it is computed.
         weight: the tensor to whose ``main_grad`` the gradient of b, a view of it, is added; None: b has a gradient.
-        anchors: see `_anchor`.
+        anchors: see `anchor_of`.
     """
 
     op: str
@@ -66,7 +74,7 @@ def differentiable_product(
     Where ``product.weight`` is given, b is a view of it, whose gradient is added to ``weight.main_grad``.
     """
     a = a.view_as(a) if a is b else a  # a compiler takes no tensor twice
-    product = product._replace(anchors=(*_anchor(a), *_anchor(b)))
+    product = product._replace(anchors=(*anchor_of(a), *anchor_of(b)))
     function = _QuantisedProductTransformed if under_transforms() else _QuantisedProduct
     result: torch.Tensor = function.apply(a, b, bias, product)
     return result
@@ -75,10 +83,10 @@ def differentiable_product(
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def _anchor(source: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def anchor_of(source: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """An empty tensor that leads to the source in the graph: a backward that keeps its graph depends on it.
 
-    The source is not saved, and its memory must not be. A leaf is found without (`_sources`), and a compiled backward
+    The source is not saved, and its memory must not be. A leaf is found without (`sources_of`), and a compiled backward
     cannot be differentiated in any case.
     """
     if torch.compiler.is_compiling() or source.is_leaf or not torch.is_grad_enabled():
@@ -86,11 +94,17 @@ def _anchor(source: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (source[:0].clone(),) if type(source) in _PLAIN else ()
 
 
-def _sources(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """What dA and dB depend on, for a second derivative to find."""
-    nodes = (node for node, _ in ctx.next_functions[:2])
+def sources_of(ctx: Any, count: int, anchors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """What the first ``count`` tensor inputs of a node depend on, for a second derivative to find."""
+    nodes = (node for node, _ in ctx.next_functions[:count])
     leaves = (node.variable for node in nodes if hasattr(node, "variable"))
-    return grad_out, *ctx.product.anchors, *(leaf for leaf in leaves if type(leaf) in _PLAIN)
+    return *anchors, *(leaf for leaf in leaves if type(leaf) in _PLAIN)
+
+
+def without_derivative(gradient: torch.Tensor, op: str, *sources: torch.Tensor) -> torch.Tensor:
+    """The gradient, to differentiate which, by any of the ``sources``, is refused in the name of ``op``."""
+    result: torch.Tensor = _Once.apply(gradient, op, *sources)
+    return result
 
 
 def _save(
@@ -140,8 +154,8 @@ class _QuantisedProduct(torch.autograd.Function):
         kept = ctx.saved_tensors
         grad_a, grad_b = _gradients(ctx, grad_out.detach(), kept, need_a, need_b)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            op, sources = ctx.product.op, _sources(ctx, grad_out)
-            grad_a, grad_b = (None if g is None else _Once.apply(g, op, *sources) for g in (grad_a, grad_b))
+            op, sources = ctx.product.op, (grad_out, *sources_of(ctx, 2, ctx.product.anchors))
+            grad_a, grad_b = (None if g is None else without_derivative(g, op, *sources) for g in (grad_a, grad_b))
         return grad_a, grad_b, _bias_gradient(ctx, kept, grad_out) if need_bias else None, None
 
 
@@ -175,7 +189,7 @@ class _QuantisedProductTransformed(torch.autograd.Function):
         a, b, *kept = ctx.saved_tensors
         need_a, need_b, need_bias, *_ = ctx.needs_input_grad
         found = _gradients(ctx, grad_out.detach(), tuple(kept), need_a, need_b)
-        grad_a, grad_b = (None if g is None else _Once.apply(g, ctx.product.op, grad_out, a, b) for g in found)
+        grad_a, grad_b = (None if g is None else without_derivative(g, ctx.product.op, grad_out, a, b) for g in found)
         return grad_a, grad_b, _bias_gradient(ctx, tuple(kept), grad_out) if need_bias else None, None
 
     @staticmethod

@@ -16,7 +16,7 @@ import torch
 
 from turbo_core.device import device_facts
 from turbo_core.low_precision import ScalingGranularity
-from turbo_gemm.developer import BLAS_REACH
+from turbo_gemm.developer import BLAS_REACH, aligned
 from turbo_grouped_gemm.calls import (
     GroupedGemmFp8Call,
     GroupedOperand,
@@ -24,7 +24,7 @@ from turbo_grouped_gemm.calls import (
     gemm_specs,
     wgrad_specs,
 )
-from turbo_grouped_gemm.pytorch.kernels.grouped_gemm_blas import aligned, contiguous, group_ends
+from turbo_grouped_gemm.pytorch.kernels.grouped_gemm_blas import contiguous, group_ends
 
 __all__ = ["run", "why_not"]
 

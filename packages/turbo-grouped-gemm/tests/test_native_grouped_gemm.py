@@ -13,7 +13,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("turbo_grouped_gemm.pytorch._C", reason="turbo-grouped-gemm is not built (pip install -e)")
 
-from turbo_core import UnsupportedError, device_facts  # noqa: E402
+from turbo_core import GlobalBackendManager, UnsupportedError, device_facts  # noqa: E402
+from turbo_core.low_precision import Float4QuantConfig, Float8QuantConfig, ScaleDtype  # noqa: E402
+from turbo_grouped_gemm import grouped_gemm_fp4, grouped_gemm_fp8  # noqa: E402
 from turbo_grouped_gemm.calls import (  # noqa: E402
     GroupedGemmCall,
     GroupedGemmFp8Call,
@@ -24,6 +26,7 @@ from turbo_grouped_gemm.calls import (  # noqa: E402
 )
 from turbo_grouped_gemm.pytorch.kernels import grouped_native, native  # noqa: E402
 from turbo_testing.grouped_operands import NAN_BYTE, SCALINGS, padded_offs, random_operand  # noqa: E402
+from turbo_testing.metrics import assert_snr  # noqa: E402
 from turbo_testing.native_device import native_device  # noqa: E402
 from turbo_testing.poison import poisoned_empty  # noqa: E402
 
@@ -218,7 +221,8 @@ def test_tiles_beyond_those_at_a_time(device, scaling, tile):
     p = rows_problem(device, scaling, ([300, 1, 0, 270], [0, 310, 320, 320, 700], 700), 270, 128)
     c = run(p.call._replace(num_cu=1), tile)
     check(c, p.exact, p.magnitude)
-    assert torch.equal(c, run(p.call, tile))
+    for call in (p.call, p.call._replace(schedule="work_steal"), p.call._replace(schedule="work_steal", num_cu=1)):
+        assert torch.equal(c, run(call, tile))
 
 
 @pytest.mark.parametrize(
@@ -326,7 +330,8 @@ def test_columns_on_few_units(device, scaling):
     p = columns_problem(device, scaling, [1, 0, 128], 140, 130)
     c = run(p.call._replace(num_cu=1))
     check(c, p.exact, p.magnitude)
-    assert torch.equal(c, run(p.call))
+    for call in (p.call, p.call._replace(schedule="work_steal"), p.call._replace(schedule="work_steal", num_cu=1)):
+        assert torch.equal(c, run(call))
 
 
 @pytest.mark.parametrize("offs", [[-500, 128, 2**40, 2**40], [0, 384, 128, 256], [-(2**40), -1, -128, 2**62]])
@@ -339,6 +344,45 @@ def test_wild_offsets_of_columns_reach_nothing_outside(device, offs):
         columns = slice(int(begin[g]), int(max(begin[g], end[g])))
         wide = [o.data.cpu().double()[:, columns] * o.scale_inv[g].cpu().double()[:, None] for o in (x, y)]
         check(c[g], wide[0] @ wide[1].T, wide[0].abs() @ wide[1].abs().T)
+
+
+# --- the ops --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", ["blockwise", "mxfp8", "mxfp4"])
+def test_it_serves_the_ops(config):
+    """On gfx950, forward and all gradients of a training step, unasked where the kernels are ahead."""
+    granularity, block_size = SCALINGS[config]
+    scale = ScaleDtype.E8M0 if config.startswith("mx") else ScaleDtype.FP32
+    quant = Float4QuantConfig if config == "mxfp4" else Float8QuantConfig
+    options = dict(granularity=granularity, block_size=block_size, scale_dtype=scale)
+    op = grouped_gemm_fp4 if config == "mxfp4" else grouped_gemm_fp8
+    served = []
+
+    def serve(call):
+        served.append(type(call).__name__)
+        return original(call)
+
+    original = grouped_native.run
+    a, b = torch.randn(200, 256).bfloat16(), (torch.randn(3, 160, 256) / 16).bfloat16()
+    lens = torch.tensor([70, 0, 100])
+    GlobalBackendManager.set_quant_backend("TORCH")
+    with native_device("gfx950") as device, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouped_native, "run", serve)
+        x, w = a.to(device).requires_grad_(), b.to(device).requires_grad_()
+        y = op(x, w, lens.to(device), config=quant(**options))
+        y.backward(torch.ones_like(y))
+    wgrad = [] if config == "blockwise" else ["GroupedWgradFp8Call"]
+    assert sorted(served) == ["GroupedGemmFp8Call", "GroupedGemmFp8Call", *wgrad]
+    y, dx, dw = (t.detach().cpu().double() for t in (y, x.grad, w.grad))
+    least = 10 if config == "mxfp4" else 25
+    for g, rows in enumerate((slice(0, 70), slice(70, 70), slice(70, 170))):
+        if rows.stop > rows.start:
+            wide_a, wide_b = a[rows].double(), b[g].double()
+            assert_snr(y[rows], wide_a @ wide_b.T, least, "y")
+            assert_snr(dx[rows], wide_b.sum(0).expand(len(wide_a), -1), least, "dx")
+            assert_snr(dw[g], wide_a.sum(0).expand(160, -1), least, "dw")
+    assert not y[170:].any() and not dx[170:].any() and not dw[1].any()
 
 
 # --- layouts, refusals ----------------------------------------------------------------------------------------------
@@ -380,7 +424,6 @@ def test_why_not(device):
     rows = rows_problem(device, "rowwise", ROWS["packed"], 40, 64).call
     columns = columns_problem(device, "rowwise", [128], 8, 8).call
     index = torch.arange(78, device=device)
-    assert "'static' alone" in grouped_native.why_not(rows._replace(schedule="work_steal"))
     assert "a_idx or out_idx" in grouped_native.why_not(rows._replace(a_idx=index))
     assert "a_idx or out_idx" in grouped_native.why_not(rows._replace(out_idx=index))
     other = torch.float8_e4m3fn if device_facts(device).fp8_fnuz else torch.float8_e4m3fnuz

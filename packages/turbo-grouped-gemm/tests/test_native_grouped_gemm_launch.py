@@ -20,7 +20,7 @@ from turbo_grouped_gemm.calls import (  # noqa: E402
 )
 from turbo_grouped_gemm.pytorch.kernels import grouped_native, native  # noqa: E402
 
-A, B, A_SCALE, B_SCALE, C, BIAS, LENS, OFFS = (0x10000 * i for i in range(1, 9))
+A, B, A_SCALE, B_SCALE, C, BIAS, LENS, OFFS, COUNTER = (0x10000 * i for i in range(1, 10))
 STREAM = 0x5EA
 GFX942, GFX950 = 0, 1  # devices of the fake library
 UNITS = 256
@@ -28,7 +28,7 @@ FORMATS = _C.MX_FORMATS
 OCP = {"e4m3": _C.FLOAT8_E4M3, "e5m2": _C.FLOAT8_E5M2}
 FNUZ = {"e4m3": _C.FLOAT8_E4M3_FNUZ, "e5m2": _C.FLOAT8_E5M2_FNUZ}
 TILES = {"chosen": _C.TILE_CHOSEN, "large": _C.TILE_LARGE, "small": _C.TILE_SMALL}
-ARGUMENTS = "<6Q7q11i4x12q2Q6i"  # GroupedGemmArgs
+ARGUMENTS = "<6Q7q11i4x12q2Q6iQ"  # GroupedGemmArgs
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +82,7 @@ def problem(m, n, k, groups=4, tile="chosen", columns=False, packed=1, **more):
         tile=TILES.get(tile, tile),
         compute_units=more.get("compute_units", UNITS),
         most_units=more.get("most_units", 0),
+        counter=more.get("counter", 0),
         **steps,
     )
 
@@ -174,13 +175,14 @@ def test_every_kernel_of_16_bits(fake_hip, device, dtype, tile, size, threads):
         (dict(m=300, n=200, tile="large", columns=True), 8),
         (dict(m=3000, n=2000, groups=64, tile="small", columns=True), 64 * 24 * 16),
         (dict(m=3000, n=2000, groups=64, tile="small", columns=True, most_units=7), 14),
+        (dict(m=3000, n=2000, groups=64, tile="small", columns=True, counter=COUNTER), 2 * UNITS),
     ],
 )
 def test_the_grid(fake_hip, arguments, work_groups):
     assert fp8(k=256, **arguments) == _C.OK, _C.last_error()
     (launch,) = fake_hip.launches
     assert launch.grid == (work_groups, 1, 1)
-    assert struct.unpack(ARGUMENTS, launch.arguments)[-1] == work_groups
+    assert struct.unpack(ARGUMENTS, launch.arguments)[-2] == work_groups
 
 
 @pytest.mark.parametrize(
@@ -213,6 +215,7 @@ def test_arguments_of_rows(fake_hip):
     given = dict(
         a_stride=288, a_scale_stride=1, a_step=300, b_scale_stride=3, b_step=1, b_rows=128, b_group=80000,
         b_scale_group=6, bias=BIAS, bias_dtype=_C.FLOAT32, bias_group=256, c_stride=264, lens_bits=32, offs=OFFS,
+        counter=COUNTER,
     )  # fmt: skip
     assert fp8(300, 256, 272, block=128, tile="large", **given) == _C.OK, _C.last_error()
     assert fake_hip.launches[0].arguments == struct.pack(
@@ -232,6 +235,7 @@ def test_arguments_of_rows(fake_hip):
         *(LENS, OFFS),
         *(0, 1),
         *(4, 300, 0, 20),
+        COUNTER,
     )
 
 
@@ -260,6 +264,7 @@ def test_arguments_of_columns(fake_hip, c, c_group, n, vector):
         *(0, OFFS),
         *(1, 0),
         *(4, 768, 1, 12),
+        0,
     )
 
 
@@ -289,6 +294,7 @@ def test_tensors_become_addresses(fake_hip):
         *(0, offs.data_ptr()),
         *(0, 1),
         *(3, 512, 0, 2),
+        0,
     )
 
 
@@ -341,6 +347,7 @@ def test_scales_of_groups_and_rows(fake_hip):
         (dict(tile=3), "tile is 3"),
         (dict(compute_units=0), "compute_units is 0"),
         (dict(most_units=-1), "most_units is -1"),
+        (dict(counter=COUNTER + 2), "counter is at 0x90002"),
         (dict(types=OCP), "dtype of a is 3; matrix units of gfx942 take the FNUZ types"),
         (dict(m=2**30, n=2**21, tile="small"), "tiles; less than 2147483648 are accepted"),
     ],

@@ -72,6 +72,8 @@ turbo_status check(const char *op, const Problem &problem, int64_t row_bytes, in
   TURBO_RETURN_IF_FAILED(check_output(op, problem.c, problem.m, problem.n));
   TURBO_RETURN_IF_FAILED(check_group_steps(op, problem, unit));
   TURBO_RETURN_IF_FAILED(check_grid(op, problem.tile, problem.compute_units));
+  if (!turbo::aligned(problem.counter, 4))
+    return fail(TURBO_ERROR_ARGUMENT, "%s: counter is at %p", op, (void *)problem.counter);
   if (problem.most_units < 0) return fail(TURBO_ERROR_ARGUMENT, "%s: most_units is %d", op, problem.most_units);
   if (of_rows(problem) && problem.c.accumulate)
     return fail(TURBO_ERROR_ARGUMENT, "%s: groups of rows are not added to C", op);
@@ -95,12 +97,12 @@ int64_t most_tiles(const Problem &problem, const TileKernel &tile) {
 }
 
 // Groups of rows: as many work-groups as run at a time, since only the device knows how many tiles there are. Groups of
-// columns: one for each tile, as these take different times.
+// columns: one for each tile, as these take different times, unless a counter hands them out.
 int64_t work_groups_of(const Problem &problem, const TileKernel &tile) {
   const int64_t units =
       problem.most_units > 0 ? std::min(problem.most_units, problem.compute_units) : problem.compute_units;
   const int64_t at_a_time = units * (tile.kernel.threads() <= 256 ? 2 : 1);
-  const bool limited = of_rows(problem) || problem.most_units > 0;
+  const bool limited = of_rows(problem) || problem.most_units > 0 || problem.counter != nullptr;
   return std::min(most_tiles(problem, tile), limited ? at_a_time : kMaxTiles);
 }
 
@@ -143,6 +145,7 @@ turbo_status launch(const char *op, const TileKernel (&kernels)[kTiles], const P
   args.size = int(rows ? problem.m : problem.k);
   args.pack_shift = row_bytes < problem.k;
   args.work_groups = int(work_groups);
+  args.counter = problem.counter;
   return tile.kernel.launch(target, {unsigned(work_groups)}, args);
 }
 

@@ -21,10 +21,11 @@ struct GroupedGemmArgs {
   TURBO_GLOBAL(const void) offs;  // [groups + 1], where each begins; null: one after the other
   int wide_lens, wide_offs;       // elements are of 64 bits, not of 32
   int groups;
-  int size;         // rows or columns that there are
-  int pack_shift;   // columns are 2^shift to a byte
-  int work_groups;  // of the grid
+  int size;                        // rows or columns that there are
+  int pack_shift;                  // columns are 2^shift to a byte
+  int work_groups;                 // of the grid
+  TURBO_GLOBAL(unsigned) counter;  // 0 before the launch: work-groups take their next tiles from it; or null
 };
-static_assert(sizeof(GroupedGemmArgs) == 288, "the layout is part of the interface between two compilers");
+static_assert(sizeof(GroupedGemmArgs) == 296, "the layout is part of the interface between two compilers");
 
 }  // namespace turbo_grouped_gemm

@@ -50,12 +50,25 @@ TURBO_DEVICE const GroupedGemmArgs &arguments() {
   return *(const GroupedGemmArgs *)segment;
 }
 
+// The tile after `at`: each work-group has its own, or takes one that none has yet. `memory` is free, and is so again.
+TURBO_DEVICE unsigned next_tile(unsigned at, unsigned char *memory) {
+  const GroupedGemmArgs &args = arguments();
+  const unsigned work_groups = unsigned(args.work_groups);
+  if (args.counter == nullptr) return at + work_groups;
+  auto *slot = (local<unsigned> *)(local<unsigned char> *)memory;
+  if (thread_index() == 0) *slot = __hip_atomic_fetch_add(args.counter, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+  barrier();
+  const unsigned taken = uniform(*slot);
+  barrier();
+  return work_groups + taken;
+}
+
 template <class Product>
 TURBO_DEVICE void grouped_gemm() {
   using T = typename Product::T;
   __shared__ __attribute__((aligned(16))) unsigned char memory[Product::Loop::lds_bytes];
 #pragma unroll 1
-  for (unsigned at = xcd_order(unsigned(arguments().work_groups));; at += unsigned(arguments().work_groups)) {
+  for (unsigned at = xcd_order(unsigned(arguments().work_groups));; at = next_tile(at, memory)) {
     const GroupedGemmArgs &args = arguments();
     const Place place = args.lens == nullptr ? place_in_columns(args, at) : place_in_rows<T::m>(args, at);
     if (place.group == kNoTile) break;

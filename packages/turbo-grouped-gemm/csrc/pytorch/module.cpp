@@ -10,7 +10,7 @@ TURBO_FIELDS(turbo_gemm_operand, data, stride, scale, scale_stride, scale_step, 
 TURBO_FIELDS(turbo_gemm_output, data, stride, bias, dtype, bias_dtype, accumulate);
 TURBO_FIELDS(turbo_groups, count, lens, offs, lens_bits, offs_bits);
 TURBO_FIELDS(turbo_grouped_gemm_problem, a, b, c, m, n, k, groups, b_group, a_scale_group, b_scale_group, bias_group,
-             c_group, tile, compute_units, most_units);
+             c_group, tile, compute_units, most_units, counter);
 TURBO_FIELDS(turbo_grouped_gemm_mx_args, problem, format_a, format_b);
 TURBO_FIELDS(turbo_grouped_gemm_fp8_args, problem, dtype_a, dtype_b, block);
 TURBO_FIELDS(turbo_grouped_gemm_half_args, problem, dtype);

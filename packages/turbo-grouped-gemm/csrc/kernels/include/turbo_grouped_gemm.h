@@ -53,6 +53,7 @@ typedef struct {
   turbo_gemm_tile tile;
   int compute_units; /* of the device */
   int most_units;    /* to use; 0: all */
+  unsigned *counter; /* on the device and 0: work-groups take the next tile from it; NULL: each has its tiles */
 } turbo_grouped_gemm_problem;
 
 /* MX operands, on gfx950. 8-bit formats in any pair, e2m1 with itself; scales are bytes [.., k/32], k a multiple of 128. */

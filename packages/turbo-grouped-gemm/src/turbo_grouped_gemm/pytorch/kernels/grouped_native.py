@@ -70,8 +70,6 @@ def why_not(call: Call | GroupedWgradCall) -> str | None:
 
 def why_not_groups(call: Call) -> str | None:
     """Why the kernels cannot walk the call's groups as it asks, whatever the device and the operands."""
-    if call.schedule != "static":
-        return f"schedule={call.schedule!r}; the HIP kernels have 'static' alone"
     if isinstance(call, RowsCall) and (call.a_idx is not None or call.out_idx is not None):
         return "rows are named by a_idx or out_idx; the HIP kernels take those of a group side by side"
     return None
@@ -122,7 +120,7 @@ def run(call: Call, *, tile: str = "chosen") -> torch.Tensor:
     a, b = payload_of(first.data), payload_of(second.data)
     a_scale, b_scale = (_scale_of(call, x.scale_inv) for x in (first, second))
     tiles = isinstance(call, GroupedGemmFp8Call) and call.granularity is ScalingGranularity.BLOCKWISE
-    target = _output(call)
+    target, counter = _output(call), _counter(call)
     problem = _problem(call, a, b, target.c, a.shape[-1] * (2 if _is_packed(call) else 1), tile) | {
         "a": native_operand(a, a_scale, call.granularity),
         "b": native_operand(b, b_scale, call.granularity, tiles),
@@ -130,6 +128,7 @@ def run(call: Call, *, tile: str = "chosen") -> torch.Tensor:
         "a_scale_group": _group_stride(a_scale),
         "b_scale_group": _group_stride(b_scale),
         "bias_group": 0 if target.bias is None else stride_of(target.bias, 0),
+        "counter": address(counter),
     }
     library.check(_launch(call, problem))
     return target.result()
@@ -137,7 +136,7 @@ def run(call: Call, *, tile: str = "chosen") -> torch.Tensor:
 
 def _run_halves(call: GroupedGemmCall, tile: str) -> torch.Tensor:
     a, b = call.a.view(torch.uint8), _b_rows(call).view(torch.uint8)
-    target = _output(call)
+    target, counter = _output(call), _counter(call)
     problem = _problem(call, a, b, target.c, call.a.shape[1], tile) | {
         "a": native_operand(a),
         "b": native_operand(b),
@@ -145,6 +144,7 @@ def _run_halves(call: GroupedGemmCall, tile: str) -> torch.Tensor:
         "a_scale_group": 0,
         "b_scale_group": 0,
         "bias_group": 0 if target.bias is None else stride_of(target.bias, 0),
+        "counter": address(counter),
     }
     index, stream = library.where(a)
     dtype = float_code("a.dtype", call.a.dtype)
@@ -223,6 +223,14 @@ def _scale_of(call: QuantisedCall, scale: torch.Tensor) -> torch.Tensor:
 def _group_stride(tensor: torch.Tensor) -> int:
     """Elements from group to group; 0 where all share."""
     return stride_of(tensor, 0) if tensor.dim() == 3 else 0
+
+
+def _counter(call: Call) -> torch.Tensor | None:
+    """What work-groups take their next tiles from, 0; None where each has its own."""
+    if call.schedule == "static":
+        return None
+    device = call.offs.device if isinstance(call, GroupedWgradFp8Call) else call.groups.lens.device
+    return torch.zeros(1, dtype=torch.int32, device=device)
 
 
 def _output(call: Call) -> NativeOutput:

@@ -93,10 +93,10 @@ def _table() -> Iterator[Row]:
     yield Row("`gemm_fp4`, MXFP4", "`Float4Linear`", GEMM_FP4, _quantised(GEMM_FP4, "mxfp4"))
     yield Row("`grouped_gemm`, likewise", "`GroupedLinear`", GROUPED_GEMM, GROUPED_GEMM.example)
     for label, config in _GROUPED:
-        yield Row(
-            f"`grouped_gemm_fp8`, {label}", "`GroupedLinear`", GROUPED_GEMM_FP8, _grouped(GROUPED_GEMM_FP8, config)
-        )
-    yield Row("`grouped_gemm_fp4`, MXFP4", "`GroupedLinear`", GROUPED_GEMM_FP4, _grouped(GROUPED_GEMM_FP4, "mxfp4"))
+        calls = _grouped(GROUPED_GEMM_FP8, config)
+        yield Row(f"`grouped_gemm_fp8`, {label}", "`GroupedLinear`", GROUPED_GEMM_FP8, calls)
+    calls = _grouped(GROUPED_GEMM_FP4, "mxfp4")
+    yield Row("`grouped_gemm_fp4`, MXFP4", "`GroupedLinear`", GROUPED_GEMM_FP4, calls)
     yield Row("`flash_attn_func`", "`TurboAttention`", attention.FLASH_ATTN, attention.FLASH_ATTN.example)
     varlen = attention.FLASH_ATTN_VARLEN
     yield Row("`flash_attn_varlen_func`", "`TurboAttention`", varlen, varlen.example)

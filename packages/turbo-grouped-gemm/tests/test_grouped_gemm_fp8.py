@@ -222,3 +222,22 @@ def test_replay_with_other_lens(device, config):
     graph.replay()
     for one, other in zip(captured, problem.step(config)):
         assert torch.equal(one, other)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("serving")
+@pytest.mark.parametrize("config", [*(f"{name}-hybrid" for name in GRANULARITIES), "mxfp4"])
+def test_nothing_waits_for_the_device(device, config):
+    """Forward and every gradient, and another number of rows: torch reports a wait as an error."""
+    config = CONFIGS[config]
+    problems = [
+        Problem(lens, tail, 64, 48, BF16, device, gather=True, scatter=True)
+        for lens, tail in (((40, 0, 17), 7), ((3, 90, 1), 34))
+    ]
+    problems[0].step(config)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for problem in problems:
+            problem.step(config)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

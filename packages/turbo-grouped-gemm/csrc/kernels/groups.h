@@ -29,7 +29,8 @@ struct Place {
 // From 0 to `limit`.
 TURBO_DEVICE unsigned read_index(const global<void> *from, int wide, unsigned at, unsigned limit) {
   const long long x = wide ? ((const global<long long> *)from)[at] : ((const global<int> *)from)[at];
-  return x<0 ? 0u : x>(long long) limit ? limit : unsigned(x);
+  const long long most = limit;
+  return unsigned(x < 0 ? 0 : x < most ? x : most);
 }
 
 TURBO_DEVICE unsigned uniform(unsigned x) { return unsigned(__builtin_amdgcn_readfirstlane(int(x))); }

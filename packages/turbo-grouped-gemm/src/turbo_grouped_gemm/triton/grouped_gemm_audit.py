@@ -176,7 +176,10 @@ def _wgrad(tile: Tile, arch: str, size: int, form: _Form, x_dtype: torch.dtype, 
     )
     _, (launch,) = grouped_wgrad.plan(call, arch_facts(arch), tile, c)
     name = f"grouped wgrad {tile.name} {_names(x_dtype, y_dtype)} {form.name}"
-    return record_of(name, arch, launch, lds_bytes(tile, arch, size, out_dtype.itemsize))
+    lds = lds_bytes(tile, arch, size, out_dtype.itemsize)
+    if form.accumulate:  # C's parts pass through LDS, once the loop is done with it
+        lds = max(lds, tile.block_m * tile.block_n * 4 // tile.subtile, tile.block_m * tile.block_n * 2)
+    return record_of(name, arch, launch, lds)
 
 
 def _names(*dtypes: torch.dtype) -> str:

@@ -6,6 +6,7 @@ A case is (lens, tail, N, K): the rows of each group, rows behind the last group
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 LAYOUTS = (False, True)  # trans_b
@@ -60,3 +61,36 @@ def grouped_gemm(
         places = slice(first, last) if out_idx is None else out_idx[first:last].long()
         c[places] = part
     return c
+
+
+def gate(pre, activation="swiglu", clamp_limit=None, limit=None, alpha=1.702):
+    """act(gate) up of pre [.,2F], in its dtype."""
+    g, up = pre.chunk(2, -1)
+    bound = clamp_limit if limit is None else limit
+    if bound is not None:
+        g, up = g.clamp(max=bound), up.clamp(-bound, bound)
+    if limit is not None:
+        return g * (alpha * g).sigmoid() * (1 + up)
+    cubic = (2 / math.pi) ** 0.5 * (g + 0.044715 * g**3)
+    return up * (g * g.sigmoid() if activation == "swiglu" else g * (1 + cubic.tanh()) / 2)
+
+
+def grouped_mlp(
+    x, w1, w2, group_lens, group_offs=None, probs=None, trans_w1=False, trans_w2=False, a_idx=None, out_idx=None,
+    out_rows=None, **formula
+):  # fmt: skip
+    """The formula of `grouped_mlp`, in the dtype of its arguments; probs [S] are not read in rows of no group."""
+    masked = x.shape[:2] if x.dim() == 3 else None
+    if masked is not None:
+        groups, room = masked
+        group_offs = [g * room for g in range(groups + 1)]
+        x = x.reshape(groups * room, -1)
+    pre = grouped_gemm(x, w1, group_lens, group_offs, trans_w1, a_idx=a_idx)
+    out = gate(pre, **formula)
+    if probs is not None:
+        owned = out.new_zeros(out.shape[0], dtype=bool)
+        for first, last in group_rows(group_lens, group_offs, out.shape[0]):
+            owned[first : max(first, last)] = True
+        out = out * probs.reshape(-1).to(out.dtype).where(owned, out.new_zeros(()))[:, None]
+    y = grouped_gemm(out, w2, group_lens, group_offs, trans_w2, out_idx=out_idx, out_rows=out_rows)
+    return y if masked is None else y.view(*masked, -1)

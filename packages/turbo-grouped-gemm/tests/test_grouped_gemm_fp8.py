@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from turbo_core import BackendType, BackendUnavailableError
+from turbo_core import GlobalBackendManager, why_no_triton
 from turbo_core.low_precision import ScalingGranularity
 from turbo_testing.cases import load, load_file
 from turbo_testing.metrics import assert_close
@@ -24,8 +24,8 @@ GRANULARITIES = ["tensorwise", "rowwise", "blockwise", "mx"]
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 
-def cases_of(backend, device):
-    if backend is BackendType.TRITON and device.type == "cpu":
+def cases_of(served, device):
+    if served == "TRITON" and device.type == "cpu":
         return CASES.INTERPRETED[::2]
     return CASES.CPU[1:]
 
@@ -35,30 +35,24 @@ def allowance(lens, n, k):
     return min(sum(lens), n, k) > 7
 
 
-def attempt(backend, problem, *arguments):
-    """The problem's check; skipped with the reason where torch has no such product."""
-    try:
-        problem.check(*arguments)
-    except BackendUnavailableError as refusal:
-        if backend is not BackendType.HIPBLASLT:
-            raise
-        pytest.skip(str(refusal).split("this call: ")[1].split(". Call")[0])
-
-
-@pytest.mark.simulated
-@pytest.mark.covering(each="backend")
+@pytest.mark.covering(each="served")
+@pytest.mark.parametrize("served", ["TRITON", "TORCH"])
 @pytest.mark.parametrize("format", ["e4m3", "e5m2", "hybrid"])
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 @pytest.mark.parametrize("trans_b", CASES.LAYOUTS)
 @pytest.mark.parametrize("room", [0, 3])
 @pytest.mark.parametrize("indices", ["none", "gather", "scatter", "both"])
-def test_forward_and_gradients(backend, device, granularity, format, trans_b, room, indices):
+def test_forward_and_gradients(served, device, granularity, format, trans_b, room, indices):
+    """Of the backends that take every call; torch's own has tests in test_grouped_scaled_mm.py."""
+    if served == "TRITON" and (reason := why_no_triton(device)):
+        pytest.skip(f"backend TRITON: {reason}")
+    GlobalBackendManager.set_grouped_gemm_backend(served)
     config = CONFIGS[f"{granularity}-{format}"]
-    for lens, tail, n, k in cases_of(backend, device):
+    for lens, tail, n, k in cases_of(served, device):
         gather, scatter = indices in ("gather", "both"), indices in ("scatter", "both")
         problem = Problem(lens, tail, n, k, BF16, device, trans_b, room, gather, scatter)
         with poisoned_empty():
-            attempt(backend, problem, config, allowance(lens, n, k))
+            problem.check(config, allowance(lens, n, k))
 
 
 @pytest.mark.parametrize("config", ["mxfp4", "mxfp4-sr"])

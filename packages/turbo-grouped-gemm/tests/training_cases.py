@@ -57,6 +57,21 @@ def _masked(rows, dtype, device):
 ROWWISE = Float8QuantConfig(format=Format.HYBRID, granularity=ScalingGranularity.ROWWISE)
 MX = Float8QuantConfig(granularity=ScalingGranularity.MX_BLOCKWISE, block_size=32, scale_dtype=ScaleDtype.E8M0)
 
+
+def _mlp(rows, dtype, device, *, trans=True, probs=True):
+    tensors = {
+        "x": floats(rows, K, dtype=dtype, device=device),
+        "w1": floats(G, *((2 * N, K) if trans else (K, 2 * N)), dtype=dtype, device=device, scale=0.3),
+        "w2": floats(G, *((K, N) if trans else (N, K)), dtype=dtype, device=device, scale=0.3),
+        "group_lens": lens_of(rows, device),
+    }
+    if probs:
+        tensors["probs"] = floats(rows, dtype=torch.float32, device=device).sigmoid()
+    return tensors
+
+
+_TT = {"trans_w1": True, "trans_w2": True}
+_MLP = ("x", "w1", "w2")
 _AB = ("a", "b")
 _16 = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -84,6 +99,22 @@ OPS = [
         "grouped_gemm_fp4", tgg.grouped_gemm_fp4, _make, ("a", "b", "bias"),
         partial(cases.grouped_gemm, trans_b=True), "", _AB, dtypes=(torch.bfloat16,), snr=10.0, rows=64,
     ),
+    OpCase(
+        "grouped_mlp", partial(tgg.grouped_mlp, **_TT), _mlp, (*_MLP, "probs"), partial(cases.grouped_mlp, **_TT),
+        "NT swiglu", _MLP,
+    ),
+    OpCase(
+        "grouped_mlp", partial(tgg.grouped_mlp, activation="geglu"), partial(_mlp, trans=False, probs=False), _MLP,
+        partial(cases.grouped_mlp, activation="geglu"), "NN geglu", _MLP,
+    ),
+    OpCase(
+        "grouped_mlp_fp8", partial(tgg.grouped_mlp_fp8, config=ROWWISE, **_TT), _mlp, (*_MLP, "probs"),
+        partial(cases.grouped_mlp, **_TT), "rowwise", _MLP, dtypes=(torch.bfloat16,), snr=18.0,
+    ),
+    OpCase(
+        "grouped_mlp_fp4", partial(tgg.grouped_mlp_fp4, **_TT), _mlp, (*_MLP, "probs"),
+        partial(cases.grouped_mlp, **_TT), "", _MLP, dtypes=(torch.bfloat16,), snr=7.0, rows=64,
+    ),
 ]  # fmt: skip
 
 
@@ -98,6 +129,7 @@ MODULES = [
         lambda device: tgg.GroupedLinear(G, K, N, bias=True, device=device, config=Float8QuantConfig()), _rows,
         snr=24.0, label="fp8",
     ),
+    ModuleCase("GroupedMLP", lambda device: tgg.GroupedMLP(G, K, N, device=device), _rows),
 ]  # fmt: skip
 
 NOT_OPS = {"group_offs_from_lens": "integers from integers"}

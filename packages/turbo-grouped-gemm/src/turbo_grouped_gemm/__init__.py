@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp4 import grouped_gemm_fp4
     from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp8 import grouped_gemm_fp8
     from turbo_grouped_gemm.pytorch.ops.grouped_mlp import grouped_mlp
+    from turbo_grouped_gemm.pytorch.ops.grouped_mlp_fp4 import grouped_mlp_fp4
+    from turbo_grouped_gemm.pytorch.ops.grouped_mlp_fp8 import grouped_mlp_fp8
     from turbo_grouped_gemm.pytorch.ops.groups import group_offs_from_lens
 
 __all__ = [
@@ -22,6 +24,8 @@ __all__ = [
     "grouped_gemm_fp4",
     "grouped_gemm_fp8",
     "grouped_mlp",
+    "grouped_mlp_fp4",
+    "grouped_mlp_fp8",
 ]
 
 __getattr__, __dir__ = attach(
@@ -34,5 +38,7 @@ __getattr__, __dir__ = attach(
         "grouped_gemm_fp4": "turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp4",
         "grouped_gemm_fp8": "turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp8",
         "grouped_mlp": "turbo_grouped_gemm.pytorch.ops.grouped_mlp",
+        "grouped_mlp_fp4": "turbo_grouped_gemm.pytorch.ops.grouped_mlp_fp4",
+        "grouped_mlp_fp8": "turbo_grouped_gemm.pytorch.ops.grouped_mlp_fp8",
     },
 )

@@ -20,6 +20,7 @@ from turbo_gemm.developer import gradient_operand, into_main_grad
 from turbo_grouped_gemm.calls import GroupedGemmCall, Groups
 from turbo_grouped_gemm.calls_mlp import Gate, GateCall, GatedDgradCall, GatedGemmCall
 from turbo_grouped_gemm.pytorch.kernels.grouped_mlp_impl import GroupedMlpDispatcher
+from turbo_grouped_gemm.pytorch.ops.grouped_arguments import Rows
 from turbo_grouped_gemm.pytorch.ops.grouped_gradients import wgrad_call
 from turbo_grouped_gemm.pytorch.ops.grouped_library import (
     grouped_gemm_op,
@@ -42,7 +43,7 @@ from turbo_grouped_gemm.pytorch.ops.grouped_mlp_checks import (
 )
 from turbo_grouped_gemm.pytorch.ops.grouped_mlp_library import grouped_dgated_op, grouped_gate_op, grouped_gated_op
 
-__all__ = ["GROUPED_MLP", "grouped_mlp"]
+__all__ = ["GROUPED_MLP", "Settings", "grouped_mlp", "plain_mlp", "shapes_for_indices"]
 
 _OP = "grouped_mlp"
 
@@ -125,6 +126,31 @@ def _weight_gradient(
 
 _RULES = MlpRules(_forward, _gradients, True)
 
+
+def plain_mlp(
+    op: str,
+    inputs: Inputs,
+    rows: Rows,
+    a_idx: torch.Tensor | None,
+    out_idx: torch.Tensor | None,
+    settings: Settings,
+    weights: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None),
+) -> torch.Tensor:
+    """y [.,N] of checked inputs; weights: those whose gradients go into ``main_grad``."""
+    like_x, like_y = shapes_for_indices(inputs.x, rows, a_idx, out_idx)
+    return differentiable_mlp(
+        inputs, Mlp(op, (*rows.groups, a_idx, out_idx, like_x), (like_y,), settings, _RULES, weights)
+    )
+
+
+def shapes_for_indices(
+    x: torch.Tensor, rows: Rows, a_idx: torch.Tensor | None, out_idx: torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Empty tensors with as many rows as x and y have, where indices leave that open."""
+    like_x = None if a_idx is None else torch.empty(x.shape[0], 0, device=x.device)
+    return like_x, None if out_idx is None else torch.empty(rows.out_rows, 0, device=x.device)
+
+
 # --- the public function --------------------------------------------------------------------------------------------
 
 
@@ -206,10 +232,7 @@ def grouped_mlp(
     if out_dtype is None:
         out_dtype = torch.promote_types(torch.promote_types(x.dtype, values[0].dtype), values[1].dtype)
     settings = Settings(gate, trans_w1, trans_w2, out_dtype, num_cu, schedule)
-    like_x = None if a_idx is None else x.new_empty(x.shape[0], 0)
-    like_y = None if out_idx is None else x.new_empty(rows.out_rows, 0)
-    mlp = Mlp(_OP, (*rows.groups, a_idx, out_idx, like_x), (like_y,), settings, _RULES, weights)  # type: ignore[arg-type]
-    y = differentiable_mlp(inputs, mlp)
+    y = plain_mlp(_OP, inputs, rows, a_idx, out_idx, settings, weights)  # type: ignore[arg-type]
     for weight in weights:
         if weight is not None:
             # said here, not in the backward, which a compiler traces as a function without side effects on attributes

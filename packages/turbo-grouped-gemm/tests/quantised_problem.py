@@ -43,8 +43,12 @@ class Problem:
         rows = starts[-1] + tail
         self.sources = [list(range(start, start + count)) for start, count in zip(starts, lens)]
         self.targets, out_rows = self.sources, rows
-        self.lens = torch.tensor(lens, dtype=torch.int64, device=device)
-        self.options = {"trans_b": trans_b, "group_offs": torch.tensor(starts, device=device) if room else None}
+        dtype_of_groups = torch.int32 if room else torch.int64
+        self.lens = torch.tensor(lens, dtype=dtype_of_groups, device=device)
+        self.options = {
+            "trans_b": trans_b,
+            "group_offs": torch.tensor(starts, dtype=dtype_of_groups, device=device) if room else None,
+        }
         inside = [row for group in self.sources for row in group]
         if gather:
             order = torch.randperm(rows).tolist()

@@ -83,6 +83,7 @@ def _table() -> Iterator[Row]:
     from turbo_grouped_gemm.pytorch.ops.grouped_gemm import GROUPED_GEMM
     from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp4 import GROUPED_GEMM_FP4
     from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp8 import GROUPED_GEMM_FP8
+    from turbo_grouped_gemm.pytorch.ops.grouped_mlp import GROUPED_MLP
     from turbo_norm_act.pytorch.ops import activation, norm
     from turbo_quant.pytorch.ops import infos
 
@@ -97,6 +98,7 @@ def _table() -> Iterator[Row]:
         yield Row(f"`grouped_gemm_fp8`, {label}", "`GroupedLinear`", GROUPED_GEMM_FP8, calls)
     calls = _grouped(GROUPED_GEMM_FP4, "mxfp4")
     yield Row("`grouped_gemm_fp4`, MXFP4", "`GroupedLinear`", GROUPED_GEMM_FP4, calls)
+    yield Row("`grouped_mlp`, the gate in its products", "`GroupedMLP`", GROUPED_MLP, GROUPED_MLP.example)
     yield Row("`flash_attn_func`", "`TurboAttention`", attention.FLASH_ATTN, attention.FLASH_ATTN.example)
     varlen = attention.FLASH_ATTN_VARLEN
     yield Row("`flash_attn_varlen_func`", "`TurboAttention`", varlen, varlen.example)

@@ -9,6 +9,7 @@ from primus_turbo.pytorch.modules.linear import Linear
 from primus_turbo.pytorch.modules.linear_fp4 import Float4Linear
 from primus_turbo.pytorch.modules.linear_fp8 import Float8Linear
 from turbo_attention import TurboAttention
+from turbo_grouped_gemm import GroupedMLP
 from turbo_norm_act import GeGLU, LayerNorm, RMSNorm, SwiGLU
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Float8Linear",
     "GeGLU",
     "GroupedLinear",
+    "GroupedMLP",
     "LayerNorm",
     "Linear",
     "RMSNorm",

@@ -20,6 +20,7 @@ from primus_turbo.pytorch.ops.gemm_fp8 import gemm_fp8
 from primus_turbo.pytorch.ops.grouped_gemm import grouped_gemm
 from primus_turbo.pytorch.ops.grouped_gemm_fp4 import grouped_gemm_fp4
 from primus_turbo.pytorch.ops.grouped_gemm_fp8 import grouped_gemm_fp8
+from primus_turbo.pytorch.ops.grouped_mlp import grouped_mlp, grouped_mlp_fp4, grouped_mlp_fp8
 from primus_turbo.pytorch.ops.normalization import layernorm, rmsnorm, rmsnorm_residual
 from primus_turbo.pytorch.ops.quantization import (
     dequantize_fp4,
@@ -63,6 +64,9 @@ __all__ = [
     "grouped_gemm",
     "grouped_gemm_fp4",
     "grouped_gemm_fp8",
+    "grouped_mlp",
+    "grouped_mlp_fp4",
+    "grouped_mlp_fp8",
     "grouped_quantize_fp4",
     "grouped_quantize_fp4_with_trans",
     "grouped_quantize_fp8",

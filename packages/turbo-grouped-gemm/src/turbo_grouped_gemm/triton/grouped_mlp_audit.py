@@ -88,7 +88,7 @@ def _record(kind: str, arch: str, tile: Tile, form: _Form, dtype: torch.dtype) -
 def _gates(arch: str, form: _Form) -> Iterator[GemmRecord]:
     """The gate by itself, forward and backward, and the sums for probs."""
     pre, dout = (_tensor(_ROWS, columns, dtype=torch.bfloat16) for columns in (2 * form.size, form.size))
-    calls = {
+    calls: dict[str, MlpCall] = {
         "gate": GateCall(pre, _probs(form), _groups(form), form.gate),
         "dgate": DgateCall(dout, pre, _probs(form), _groups(form), form.gate, True, form.probs),
     }

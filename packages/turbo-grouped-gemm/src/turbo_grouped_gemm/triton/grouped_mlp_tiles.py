@@ -74,7 +74,8 @@ _DGATED16 = (
 _DGATED32 = (
     Tile(32, 64, 16, num_warps=4, num_stages=2, why="no form spills; of 64 rows scalar registers did", subtile=8,
          options=_MFMA16),
-    Tile(16, 64, 32, num_warps=4, num_stages=2, why="hardly any rows", subtile=4, options=_MFMA16),
+    Tile(16, 64, 16, num_warps=4, num_stages=2, why="hardly any rows; in steps of 32 scalar registers spilled",
+         subtile=4, options=_MFMA16),
 )
 # fmt: on
 

@@ -91,7 +91,8 @@ def _gradients(
     x_rows = (pre if a_idx is None else like_x).shape[0]
     groups, how = Groups(lens, offs), (num_cu, schedule)
     dy = gradient_operand(dy, pre.dtype, dtypes[2])
-    dpre = dprobs = dx = dw1 = dw2 = None
+    dpre: Any = None
+    dprobs = dx = dw1 = dw2 = None
     if wanted.x or wanted.w1 or wanted.probs:
         dgated = GatedDgradCall(
             dy, w2, pre, probs, groups, gate, trans_w2, out_idx, bool(wanted.w2), bool(wanted.probs), *how
@@ -228,7 +229,7 @@ def grouped_mlp(
     cast_to = autocast_dtype(x.device)
     if cast_to is not None:
         x, *values = (t.to(cast_to) for t in (x, *values))
-    inputs = Inputs(x, *values, factor)
+    inputs = Inputs(x, values[0], values[1], factor)
     if out_dtype is None:
         out_dtype = torch.promote_types(torch.promote_types(x.dtype, values[0].dtype), values[1].dtype)
     settings = Settings(gate, trans_w1, trans_w2, out_dtype, num_cu, schedule)
@@ -277,7 +278,7 @@ def _calls(
     with torch.no_grad():
         x, w1, w2 = (t if cast_to is None else t.to(cast_to) for t in (rows.a, w1, w2))
     dtype = torch.promote_types(x.dtype, w1.dtype)
-    made = {"device": x.device}
+    made: dict[str, Any] = {"device": x.device}
     forward = GatedGemmCall(x, w1, factor, rows.groups, gate, trans_w1, dtype, a_idx, True, num_cu, schedule)
     _, size, features, _ = forward.sizes()
     dy = torch.empty(rows.out_rows, w2.shape[1 if trans_w2 else 2], dtype=torch.promote_types(dtype, w2.dtype), **made)

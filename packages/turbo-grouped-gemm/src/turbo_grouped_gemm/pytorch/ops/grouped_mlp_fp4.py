@@ -121,10 +121,8 @@ def _calls(
 def _example(device: torch.device) -> dict[str, Any]:
     one = torch.empty((1, 1, 1), dtype=torch.bfloat16, device=device)
     lens = torch.full((8,), 512, dtype=torch.int64, device=device)
-    shapes = ((8, 2048, 1024), (8, 1024, 1024))
-    return _calls(
-        one[0].expand(8 * 512, 1024), *(one.expand(shape) for shape in shapes), lens, trans_w1=True, trans_w2=True
-    )
+    x, w1, w2 = one[0].expand(8 * 512, 1024), one.expand(8, 2048, 1024), one.expand(8, 1024, 1024)
+    return _calls(x, w1, w2, lens, trans_w1=True, trans_w2=True)
 
 
 GROUPED_MLP_FP4 = OpInfo(_OP, GroupedGemmFp4Dispatcher, _calls, _example)

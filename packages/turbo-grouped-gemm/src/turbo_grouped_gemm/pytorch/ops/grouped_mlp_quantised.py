@@ -138,7 +138,8 @@ def _gradients(
     layout, to_y = _layouts(kept)
     groups, rows, probs = layout.groups, pre.shape[0], inputs.probs
     through = bool(wanted.x or wanted.w1 or wanted.probs)
-    dpre = dprobs = dx = dw1 = dw2 = None
+    dpre: Any = None
+    dprobs = dx = dw1 = dw2 = None
     dy_along_rows, dy_along_n = quantize_rows(dy, second, "gradient", to_y, (bool(wanted.w2), through))
     if through:
         dout = multiply_rows(dgrad_call(dy_along_n, w2, second, to_y, dtype, rows, how), second.fp4)
@@ -154,7 +155,7 @@ def _gradients(
         dw2 = multiply(wgrad_call(dy_along_rows, out_along_rows, second, to_y, into, outs[1], how), second.fp4)
     del out
     if wanted.x or wanted.w1:
-        along_rows, along_f = quantize_rows(dpre, first, "gradient", layout, (bool(wanted.w1), bool(wanted.x)))  # type: ignore[arg-type]
+        along_rows, along_f = quantize_rows(dpre, first, "gradient", layout, (bool(wanted.w1), bool(wanted.x)))
         del dpre
         if wanted.x:
             x_rows = rows if layout.a_idx is None else like_x.shape[0]
@@ -190,12 +191,12 @@ def quantised_mlp(op: str, given: MlpArguments, config: Config) -> torch.Tensor:
     cast_to = autocast_dtype(x.device)
     if cast_to is not None:  # what is quantised already stays
         x, *values = (t if isinstance(t, QuantizedTensor) else t.to(cast_to) for t in (x, *values))
-    inputs = Inputs(x, *values, probs)
+    inputs = Inputs(x, values[0], values[1], probs)
     dtype = cast_to or torch.promote_types(x.dtype, w1.dtype)
     out_dtype = given.out_dtype or cast_to or torch.promote_types(dtype, w2.dtype)
     a_idx, out_idx, how = given.a_idx, given.out_idx, How(given.num_cu, given.schedule)
     if 0 in (*x.shape, *w1.shape, *w2.shape, rows.size):  # nothing to quantise
-        inputs = Inputs(*map(dequantized, inputs[:3]), probs)
+        inputs = Inputs(dequantized(x), dequantized(values[0]), dequantized(values[1]), probs)
         y = plain_mlp(
             op, inputs, rows, a_idx, out_idx, PlainSettings(gate, trans_w1, trans_w2, out_dtype, *how), weights
         )
@@ -252,7 +253,8 @@ def quantised_mlp_calls(op: str, given: MlpArguments, config: Config) -> dict[st
     dtype = autocast_dtype(x.device) or torch.promote_types(x.dtype, w1.dtype)
     features = w2.shape[2 if trans_w2 else 1]
     out = torch.empty((1, 1), dtype=dtype, device=x.device).expand(rows.size, features)  # its metadata alone are read
-    groups, how = rows.groups, (given.num_cu, given.pattern, None, given.schedule)
+    groups = rows.groups
+    how: tuple[Any, ...] = (given.num_cu, given.pattern, None, given.schedule)
     first = quantised_grouped_calls(
         op, rows.a, w1, *groups, trans_w1, dtype, config, *how, given.a_idx, None, None
     )  # fmt: skip

@@ -40,9 +40,7 @@ def group_rows(group_lens, group_offs, rows):
     return [(start, min(start + count, rows)) for start, count in zip(starts, lens)]
 
 
-def grouped_gemm(
-    a, b, group_lens, group_offs=None, trans_b=False, bias=None, a_idx=None, out_idx=None, out_rows=None
-):
+def grouped_gemm(a, b, group_lens, group_offs=None, trans_b=False, bias=None, a_idx=None, out_idx=None, out_rows=None):
     """The formula of `grouped_gemm`, in the dtype of its arguments; a [R,K] or [G,M,K]."""
     if a.dim() == 3:
         groups, room, width = a.shape

@@ -123,7 +123,7 @@ K_MAJOR_GROUPS = [
     GroupCase("one", 17, (17,)),
     GroupCase("all empty", 40, (0, 0, 0)),
     GroupCase("no groups", 20, ()),
-    GroupCase("gaps", 400, (100, 0, 130, 0, 1), (10, 110, 150, 285, 300, 310)),
+    GroupCase("gaps", 400, (100, 0, 130, 0, 1), (10, 110, 111, 285, 300, 310)),
     GroupCase("masked", 384, (3, 128, 0), (0, 128, 256, 384)),
     GroupCase("past the rows", 50, (30, 40)),
     GroupCase("negative", 140, (20, 130, -3), (-5, 20, 150, 150)),

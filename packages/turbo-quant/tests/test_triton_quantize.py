@@ -23,6 +23,7 @@ tl = triton.language
 
 from turbo_quant.triton import float_plan, mx_plan, quantize  # noqa: E402
 from turbo_quant.triton.dequantize_plan import plan_dequantize_float  # noqa: E402
+from turbo_quant.triton.groups import next_group  # noqa: E402
 from turbo_quant.triton.rounding import decode, divide, encode, encode_pair, encode_stochastic  # noqa: E402
 from turbo_quant.triton.tiles import ANY, MAX_GROUPED, TILES, casts_natively, choose  # noqa: E402
 
@@ -248,6 +249,20 @@ def test_groups(device, poisoned_allocations, lens, block):
         (MxDirection(shuffle_scale=True), MxDirection(rht=True)),
     ):
         check(QuantizeMxCall(x, "e2m1", row, column, 0x8001, rng, offs, padded))
+
+
+@triton.jit
+def next_group_kernel(out_ptr, offs_ptr, lens_ptr, n_groups, rows, GROUPS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    tl.store(out_ptr + row, next_group(row, offs_ptr, lens_ptr, n_groups, rows, GROUPS))
+
+
+def test_next_group(device):
+    """What is cleared between groups ends where the next begins, be it at once."""
+    lens, offs = torch.tensor([2, 3, 0, 1], device=device), torch.tensor([1, 3, 7, 8, 9], device=device)
+    out = torch.full((12,), -1, device=device)
+    next_group_kernel[(12,)](out, offs, lens, 4, 12, GROUPS=4)
+    assert out.tolist() == [1, 1, 3, 3, 8, 8, 8, 8, 8, 9, 10, 11]
 
 
 @pytest.mark.parametrize("axis, block, R, C", [(2, 1, 70, 330), (2, 100, 70, 330), (1, 128, 70, 330), (0, 32, 70, 330),

@@ -109,7 +109,7 @@ OPS = [
     ),
     OpCase(
         "grouped_mlp_fp8", partial(tgg.grouped_mlp_fp8, config=ROWWISE, **_TT), _mlp, (*_MLP, "probs"),
-        partial(cases.grouped_mlp, **_TT), "rowwise", _MLP, dtypes=(torch.bfloat16,), snr=18.0,
+        partial(cases.grouped_mlp, **_TT), "rowwise", _MLP, dtypes=(torch.bfloat16,), snr=16.0,
     ),
     OpCase(
         "grouped_mlp_fp4", partial(tgg.grouped_mlp_fp4, **_TT), _mlp, (*_MLP, "probs"),

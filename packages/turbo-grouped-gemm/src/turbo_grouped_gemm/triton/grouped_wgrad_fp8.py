@@ -15,7 +15,13 @@ from turbo_gemm.developer import Tile, descriptor, group_rows, is_wide, mx_forma
 from turbo_grouped_gemm.calls import GroupedWgradFp8Call, wgrad_specs
 from turbo_grouped_gemm.triton.grouped_fp8_checks import BLOCK_SIZE, why_not_operands
 from turbo_grouped_gemm.triton.grouped_fp8_tiles import choose_tile
-from turbo_grouped_gemm.triton.grouped_launch import counter_for, index_stride, is_regular, programs_for
+from turbo_grouped_gemm.triton.grouped_launch import (
+    MOST_ROWS_IN_ALL,
+    counter_for,
+    index_stride,
+    is_regular,
+    programs_for,
+)
 from turbo_grouped_gemm.triton.grouped_wgrad_fp8_kernel import (
     grouped_wgrad_fp8_block_kernel,
     grouped_wgrad_fp8_kernel,
@@ -30,6 +36,8 @@ def why_not(call: GroupedWgradFp8Call) -> str | None:
     columns = call.sizes()[1] * (2 if call.is_mx() and mx_format(call.x.data) == "e2m1" else 1)
     if columns % BLOCK_SIZE:
         return f"x has {columns} columns; groups are padded to multiples of {BLOCK_SIZE}"
+    if columns >= MOST_ROWS_IN_ALL:
+        return f"x has {columns} columns; TRITON takes fewer than {MOST_ROWS_IN_ALL}"
     return why_not_operands(call.x, call.y, call.granularity, call.block_size, device_facts(call.x.data.device))
 
 

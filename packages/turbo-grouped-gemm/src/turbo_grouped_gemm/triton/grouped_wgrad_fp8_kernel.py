@@ -27,6 +27,7 @@ from turbo_gemm.developer import (
     sum_mx,
     tile_of_program,
 )
+from turbo_grouped_gemm.triton.grouped_gemm_fp8_kernel import next_tile
 from turbo_grouped_gemm.triton.grouped_wgrad_kernel import long_first
 from turbo_grouped_gemm.triton.groups_kernel import pick
 
@@ -59,16 +60,6 @@ def find_tile(
     group = tl.sum(tl.where(places == tile // tiles_of_group, tl.arange(0, BLOCK_G), 0), 0)
     tile_x, tile_y = grouped_order(tile % tiles_of_group, tiles_x, tiles_y, GROUP_M)
     return group, tile_x, tile_y, pick(first, group) * PADDING, pick(size, group) * PADDING
-
-
-@triton.jit
-def next_tile(tile, counter):
-    """The tile that this program takes after `tile`."""
-    if counter is None:
-        tile += tl.num_programs(0)
-    else:
-        tile = tl.num_programs(0) + tl.atomic_add(counter, 1)
-    return tile
 
 
 @triton.jit

@@ -34,6 +34,7 @@ BUDGETS: Mapping[str, Budget] = {
     "turbo-attention": Budget(500, measured=436),
     "turbo-core": Budget(45, measured=30),
     "turbo-gemm": Budget(480, measured=421),
+    "turbo-grouped-gemm": Budget(470, measured=381),
     "turbo-norm-act": Budget(170, measured=144),
     "turbo-quant": Budget(800, measured=719),
     "turbo-sim": Budget(300, measured=233),

@@ -103,7 +103,7 @@ def _layout(x: torch.Tensor) -> bool | None:
 
 def aligned(x: torch.Tensor) -> torch.Tensor:
     """x, at an address and with strides that torch takes; a copy where it has others, as an expanded gradient has."""
-    transposed = _layout(x)
+    transposed = _layout(x) if x.dim() > 1 else False
     if transposed is not None and x.data_ptr() % _ALIGNMENT == 0:
         return x
     return (

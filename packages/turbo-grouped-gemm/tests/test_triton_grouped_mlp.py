@@ -187,7 +187,7 @@ def test_gate_by_itself(gate, dtype, lens, layout, with_probs, F, device):
 @pytest.mark.parametrize("dtype, trans", [(torch.bfloat16, True), (torch.float32, False)])
 def test_machine_code(dtype, trans, layout, by_index, device):
     p = problem("zipf", 4, 70, layout, device, gather=by_index, scatter=by_index)
-    probs = factors(p, torch.float32, device)
+    probs = factors(p, torch.float32, device) if by_index else None
     for (F, K), (formula, named) in zip(((80, 64), (33, 40)), (GATES["gpt-oss"], GATES["silu"])):
         x, w = p.rows(K, dtype), weights(p, K, 2 * F, dtype, trans, device)
         out, pre = run(GatedGemmCall(x, w, probs, p.groups, formula, trans, dtype, p.a_idx, True))
@@ -195,7 +195,7 @@ def test_machine_code(dtype, trans, layout, by_index, device):
         check(out, gated(pre.cpu().double(), probs, named), dtype)
         w2 = weights(p, F, K, dtype, trans, device)
         dy = torch.randn(p.out_rows, K, device=device).to(dtype)
-        found = run(GatedDgradCall(dy, w2, pre, probs, p.groups, formula, trans, p.out_idx, True, True))
+        found = run(GatedDgradCall(dy, w2, pre, probs, p.groups, formula, trans, p.out_idx, True, by_index))
         dout = product(p, dy, w2, not trans, p.out_idx)
         check_gradients(p, found, gradients(p, dout, pre, probs, named), dtype, probs)
 

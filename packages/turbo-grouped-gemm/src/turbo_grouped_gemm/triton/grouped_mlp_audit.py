@@ -22,13 +22,17 @@ from turbo_grouped_gemm.triton.grouped_mlp_tiles import MLP_TABLES
 __all__ = ["mlp_kernels"]
 
 _ROWS = 32768
+_EPILOGUE = 8192  # bytes of LDS in which columns of a tile are split
 _DTYPES = {2: torch.bfloat16, 4: torch.float32}
 _SILU, _GPT_OSS = Gate("silu", math.inf, 0.0), Gate("clamped", 7.0, 1.702)
 _GELU = Gate("gelu_tanh", 7.0, 0.0)
 
 
 class _Form(NamedTuple):
-    """How a launch differs from the plain one; size: F and the contraction."""
+    """How a launch differs from the plain one; size: F and the contraction.
+
+    keeps: whether pre is stored, or in the gradient out.
+    """
 
     name: str
     gate: Gate = _SILU
@@ -39,12 +43,13 @@ class _Form(NamedTuple):
     offs: bool = False
     indexed: bool = False
     steals: bool = False
+    keeps: bool = True
 
 
 _FORMS = (
     _Form("gpt-oss 2880+probs+offs NN", _GPT_OSS, 2880, 128, False, True, True, False, True),
     _Form("gathered+probs", _SILU, 4096, 256, True, True, False, True),
-    _Form("plain"),
+    _Form("plain", keeps=False),
     _Form("geglu NN gathered+offs", _GELU, 4096, 8, False, True, True, True),
 )
 _EDGES = (
@@ -73,16 +78,17 @@ def _record(kind: str, arch: str, tile: Tile, form: _Form, dtype: torch.dtype) -
     if kind == "gated":
         w = _tensor(form.groups, *((2 * size, size) if form.trans else (size, 2 * size)), dtype=dtype)
         call = GatedGemmCall(
-            rows, w, _probs(form), groups, form.gate, form.trans, dtype, index, True, schedule=schedule
+            rows, w, _probs(form), groups, form.gate, form.trans, dtype, index, form.keeps, schedule=schedule
         )
     else:
         w, pre = _tensor(form.groups, size, size, dtype=dtype), _tensor(_ROWS, 2 * size, dtype=dtype)
         call = GatedDgradCall(
-            rows, w, pre, _probs(form), groups, form.gate, form.trans, index, True, form.probs, schedule=schedule
+            rows, w, pre, _probs(form), groups, form.gate, form.trans, index, form.keeps, form.probs, schedule=schedule
         )
     _, launches = grouped_mlp.plan(call, arch_facts(arch), tile)
     name = f"grouped {kind} {tile.name} {str(dtype).removeprefix('torch.')} {form.name}"
-    return record_of(name, arch, launches[0], lds_bytes(tile, arch, dtype.itemsize, dtype.itemsize))
+    loop = lds_bytes(tile, arch, dtype.itemsize, dtype.itemsize)
+    return record_of(name, arch, launches[0], max(loop, _EPILOGUE))
 
 
 def _gates(arch: str, form: _Form) -> Iterator[GemmRecord]:

@@ -23,12 +23,14 @@ from turbo_grouped_gemm.triton.groups_kernel import (
 
 @triton.jit
 def load_factor(probs, row0, limit, owned, stride_probs, R: tl.constexpr):
-    """Of each row of a tile its factor [R], float32; zeros for rows of no group. None without probs."""
-    if probs is None:
-        return None
-    r = tl.arange(0, R)
-    place = (row0 + r).to(tl.int64)
-    return tl.load(probs + place * stride_probs, mask=r < tl.where(owned, limit - row0, 0), other=0.0).to(tl.float32)
+    """Of each row of a tile its factor [R], float32: one without probs, with them zeros for rows of no group."""
+    factor = tl.full((R,), 1.0, tl.float32)
+    if probs is not None:
+        r = tl.arange(0, R)
+        place = (row0 + r).to(tl.int64)
+        kept = r < tl.where(owned, limit - row0, 0)
+        factor = tl.load(probs + place * stride_probs, mask=kept, other=0.0).to(tl.float32)
+    return factor
 
 
 @triton.jit
@@ -65,9 +67,7 @@ def store_gated(
             store_rows(gate, pre, None, row0, 0, limit_row, col0, low, S, F, 2 * F, 1, 1, R, C, 1, False, EDGE)
             store_rows(up, pre + F, None, row0, 0, limit_row, col0, low, S, F, 2 * F, 1, 1, R, C, 1, False, EDGE)
         act, _, second, _ = activate(gate.to(tl.float32), up.to(tl.float32), limit, alpha, ACTIVATION)
-        result = act * second
-        if factor is not None:
-            result *= factor[:, None]
+        result = act * second * factor[:, None]
         store_rows(result, out, None, row0, 0, limit_row, col0, low, S, F, F, 1, 1, R, C, 1, False, EDGE)
 
 
@@ -110,9 +110,8 @@ def store_dgated(
         if EDGE:
             terms = tl.where((n >= low)[None, :], terms, 0.0)
         sums = tl.sum(terms, 1)
-        if factor is not None:
-            result *= factor[:, None]
-            dout *= factor[:, None]
+        result *= factor[:, None]
+        dout *= factor[:, None]
         if out is not None:
             store_rows(result, out, None, row0, 0, limit_row, col0, low, S, F, F, 1, 1, R, C, 1, False, EDGE)
         dgate = dout * slope * second

@@ -113,7 +113,8 @@ OPS = [
     ),
     OpCase(
         "grouped_mlp_fp4", partial(tgg.grouped_mlp_fp4, **_TT), _mlp, (*_MLP, "probs"),
-        partial(cases.grouped_mlp, **_TT), "", _MLP, dtypes=(torch.bfloat16,), snr=5.0, rows=64,
+        partial(cases.grouped_mlp, **_TT), "", _MLP, dtypes=(torch.bfloat16,), snr=7.0, rows=64,
+        without={"one_row": "the gradient of probs is one number then, of which MXFP4 leaves no SNR"},
     ),
 ]  # fmt: skip
 

@@ -91,8 +91,9 @@ GEMM_TABLE: _Table = {
         Tile(16, 64, 32, num_warps=4, num_stages=2, why="hardly any rows", options=_MFMA16),
     ),
     ("gfx942", 4): (
-        Tile(128, 128, 32, num_warps=8, num_stages=2, why="turbo-gemm's largest", options=_MFMA16),
-        Tile(64, 64, 32, num_warps=4, num_stages=2, why="few rows a group", options=_MFMA16),
+        Tile(128, 128, 16, num_warps=8, num_stages=2,
+             why="at 128x128x32 and 64x64x32 odd sizes ran out of scalar registers", options=_MFMA16),
+        Tile(64, 64, 16, num_warps=4, num_stages=2, why="few rows a group", options=_MFMA16),
         Tile(16, 64, 32, num_warps=4, num_stages=2, why="hardly any rows", options=_MFMA16),
     ),
 }
@@ -111,8 +112,9 @@ WGRAD_TABLE: _Table = {
         Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", subtile=2, options=_MFMA16),
     ),
     ("gfx950", 4): (
-        Tile(128, 128, 16, num_warps=8, num_stages=2, why="turbo-gemm's largest", options=_MFMA16),
-        Tile(64, 64, 16, num_warps=4, num_stages=2, why="small C", options=_MFMA16),
+        Tile(128, 128, 16, num_warps=8, num_stages=2,
+             why="odd sizes, added to C in one piece, ran out of scalar registers", subtile=4, options=_MFMA16),
+        Tile(64, 64, 16, num_warps=4, num_stages=2, why="small C", subtile=2, options=_MFMA16),
     ),
     ("gfx942", 2): (
         Tile(256, 256, 32, num_warps=8, num_stages=2, why="32 KiB of LDS; added to a float32 C in quarters",
@@ -126,7 +128,8 @@ WGRAD_TABLE: _Table = {
         Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", subtile=2, options=_MFMA16),
     ),
     ("gfx942", 4): (
-        Tile(128, 128, 32, num_warps=8, num_stages=2, why="turbo-gemm's largest", options=_MFMA16),
+        Tile(128, 128, 16, num_warps=8, num_stages=2,
+             why="odd sizes, added to C in one piece, ran out of scalar registers", subtile=4, options=_MFMA16),
         Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", subtile=2, options=_MFMA16),
     ),
 }

@@ -131,7 +131,8 @@ def _cases(
     offs = _meta(torch.int64, 9)
     own = [torch.float8_e4m3fnuz, torch.float8_e5m2fnuz] if facts.fp8_fnuz else [torch.float8_e4m3fn, torch.float8_e5m2]
     other = torch.float8_e4m3fn if facts.fp8_fnuz else torch.float8_e4m3fnuz
-    for out in (*own, other) if full else (own[0], other):
+    rests = R % 2 == 1  # in the short form what is rarer, and takes more registers, has the shape with rests alone
+    for out in (*own, other) if full else (own[0], other) if rests else own[:1]:
         name = str(out).removeprefix("torch.float8_")
         calls: dict[str, tuple[Any, ...]] = {
             "tensorwise": (Scaling.TENSORWISE, 0, True, False),
@@ -178,7 +179,7 @@ def _cases(
         "shuffled dual": (MxDirection(shuffle_scale=True, shuffle_out=True),) * 2,
     }
     width = C + -C % 128
-    for format in ("e4m3", "e5m2", "e2m1") if full else ("e4m3", "e2m1"):
+    for format in ("e4m3", "e5m2", "e2m1") if full else ("e2m1",) if rests else ("e4m3",):
         for case, (row, column) in directions.items():
             for groups in (None, offs) if B == 1 and column else (None,):
                 mx = QuantizeMxCall(x, format, row, column, 7, _meta(torch.int64, 2), groups, groups)

@@ -110,6 +110,7 @@ OPS = [
     OpCase(
         "grouped_mlp_fp8", partial(tgg.grouped_mlp_fp8, config=ROWWISE, **_TT), _mlp, (*_MLP, "probs"),
         partial(cases.grouped_mlp, **_TT), "rowwise", _MLP, dtypes=(torch.bfloat16,), snr=16.0,
+        without={"one_row": "the errors of three products in a chain have no average then: 3 to 25 dB by the values"},
     ),
     OpCase(
         "grouped_mlp_fp4", partial(tgg.grouped_mlp_fp4, **_TT), _mlp, (*_MLP, "probs"),

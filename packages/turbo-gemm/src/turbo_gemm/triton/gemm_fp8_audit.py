@@ -70,6 +70,7 @@ _FULL = (
     _Form("unaligned C", c_stride=4099),
     _Form("wide+edges", edges=True, c_stride=2**23),
 )
+_SCALES = ((False, True), (False, False), (True, False))  # of tiles, a and b; in the short form the first two in turn
 _BLOCK_SIZES = {128: (128, 256), 64: (64,), 32: (32, 100)}  # by the step along K: those that such a row is chosen for
 
 
@@ -79,12 +80,12 @@ def fp8_configs(arch: str, *, full: bool) -> Iterator[GemmRecord]:
         if target != arch or not kind.startswith("fp8"):
             continue
         for tile in rows:
-            for form in _forms(tile, full):
+            for index, form in enumerate(_forms(tile, full)):
                 if kind == "fp8":
                     yield _fp8(tile, arch, form, "rowwise", 0, False, False)
                     continue
                 for size in _BLOCK_SIZES[tile.block_k] if full else _BLOCK_SIZES[tile.block_k][:1]:
-                    for a_tiles, b_tiles in ((False, True), (False, False), (True, False))[: 3 if full else 2]:
+                    for a_tiles, b_tiles in _SCALES if full else _SCALES[index % 2 :][:1]:
                         name = f"block {size} {'2d' if a_tiles else '1d'}{'2d' if b_tiles else '1d'}"
                         yield _fp8(tile, arch, form, name, size, a_tiles, b_tiles)
     for name, shape, strides in (

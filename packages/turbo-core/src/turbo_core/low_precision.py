@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from turbo_core.device import device_facts
 from turbo_core.errors import UnsupportedError
@@ -43,6 +43,7 @@ __all__ = [
     "is_fp4_dtype",
     "is_fp8_dtype",
     "memory_dtype",
+    "config_or_default",
 ]
 
 MX_BLOCK_SIZE = 32  # elements that share an E8M0 scale (OCP Microscaling Formats v1.0)
@@ -146,6 +147,18 @@ class Float4QuantConfig:
         mx = self.granularity is ScalingGranularity.MX_BLOCKWISE
         _require(mx, f"{name}: granularity={self.granularity} must be MX_BLOCKWISE")
         _check_mx(name, self.block_size, self.scale_dtype)
+
+
+_Config = TypeVar("_Config", Float8QuantConfig, Float4QuantConfig)
+
+
+def config_or_default(op: str, config: _Config | None, kind: type[_Config]) -> _Config:
+    """``config``, which must be a ``kind``, or the default one in place of None; ``op`` is for the message."""
+    if config is None:
+        return kind()
+    if not isinstance(config, kind):
+        raise UnsupportedError(f"{op}: config is a {type(config).__name__}; a {kind.__name__} or None is accepted")
+    return config
 
 
 def _check_mx(name: str, block_size: int | None, scale_dtype: ScaleDtype) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from turbo_core import OpInfo, UnsupportedError
-from turbo_core.low_precision import Float4QuantConfig
+from turbo_core import OpInfo
+from turbo_core.low_precision import Float4QuantConfig, config_or_default
 from turbo_core.sharding import shardable
 from turbo_gemm.calls import GemmFp8Call
 from turbo_gemm.pytorch.kernels.gemm_fp8_impl import GemmFp4Dispatcher
@@ -17,14 +17,6 @@ from turbo_gemm.pytorch.ops.sharding import gemm_fp8_rules
 __all__ = ["GEMM_FP4", "gemm_fp4"]
 
 _OP = "gemm_fp4"
-
-
-def _config(config: Float4QuantConfig | None) -> Float4QuantConfig:
-    if config is None:
-        return Float4QuantConfig()
-    if not isinstance(config, Float4QuantConfig):
-        raise UnsupportedError(f"{_OP}: config is a {type(config).__name__}; a Float4QuantConfig or None is accepted")
-    return config
 
 
 @shardable(gemm_fp8_rules, quantised_gemm_of_shards(_OP))
@@ -69,7 +61,7 @@ def gemm_fp4(
     Bit-equal from run to run on one backend and device (and seed, with ``use_gradient_sr``).
     ``turbo_core.explain("gemm_fp4", ...)`` tells which one runs.
     """
-    config = _config(config)
+    config = config_or_default(_OP, config, Float4QuantConfig)
     return quantised_gemm(_OP, a, b, trans_a, trans_b, out_dtype, config, fuse_bgrad_accum_pattern, bias)
 
 
@@ -88,7 +80,7 @@ def _calls(
     bias: torch.Tensor | None = None,
 ) -> dict[str, GemmFp8Call]:
     """The three GEMMs that `gemm_fp4` with these arguments and its backward come to."""
-    config = _config(config)
+    config = config_or_default(_OP, config, Float4QuantConfig)
     return quantised_calls(_OP, a, b, trans_a, trans_b, out_dtype, config, fuse_bgrad_accum_pattern, bias)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from turbo_core import OpInfo, UnsupportedError
+from turbo_core import OpInfo
 from turbo_core.autocast import autocast_dtype
 from turbo_core.library import under_transforms
-from turbo_core.low_precision import Float4QuantConfig, Float8QuantConfig
+from turbo_core.low_precision import Float4QuantConfig, Float8QuantConfig, config_or_default
 from turbo_core.sharding import shardable
 from turbo_gemm.calls import GemmFp8Call
 from turbo_gemm.pytorch.kernels.gemm_fp8_impl import GemmFp8Dispatcher
@@ -108,14 +108,6 @@ def quantised_gemm_of_shards(op: str) -> Callable[..., torch.Tensor]:
 _OP = "gemm_fp8"
 
 
-def _config(config: Float8QuantConfig | None) -> Float8QuantConfig:
-    if config is None:
-        return Float8QuantConfig()
-    if not isinstance(config, Float8QuantConfig):
-        raise UnsupportedError(f"{_OP}: config is a {type(config).__name__}; a Float8QuantConfig or None is accepted")
-    return config
-
-
 @shardable(gemm_fp8_rules, quantised_gemm_of_shards(_OP))
 def gemm_fp8(
     a: torch.Tensor,
@@ -155,7 +147,7 @@ def gemm_fp8(
 
     Bit-equal from run to run on one backend and device. ``turbo_core.explain("gemm_fp8", ...)`` tells which one runs.
     """
-    config = _config(config)
+    config = config_or_default(_OP, config, Float8QuantConfig)
     return quantised_gemm(_OP, a, b, trans_a, trans_b, out_dtype, config, fuse_bgrad_accum_pattern, bias)
 
 
@@ -174,7 +166,7 @@ def _calls(
     bias: torch.Tensor | None = None,
 ) -> dict[str, GemmFp8Call]:
     """The three GEMMs that `gemm_fp8` with these arguments and its backward come to."""
-    config = _config(config)
+    config = config_or_default(_OP, config, Float8QuantConfig)
     return quantised_calls(_OP, a, b, trans_a, trans_b, out_dtype, config, fuse_bgrad_accum_pattern, bias)
 
 

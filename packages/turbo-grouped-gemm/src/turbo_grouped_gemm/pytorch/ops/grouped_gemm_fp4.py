@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from turbo_core import OpInfo, UnsupportedError
-from turbo_core.low_precision import Float4QuantConfig
+from turbo_core import OpInfo
+from turbo_core.low_precision import Float4QuantConfig, config_or_default
 from turbo_core.sharding import refuse_sharded
 from turbo_grouped_gemm.pytorch.kernels.grouped_gemm_fp8_impl import GroupedGemmFp4Dispatcher
 from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp8 import quantised_grouped_gemm
@@ -17,14 +17,6 @@ from turbo_grouped_gemm.pytorch.ops.grouped_gemm_fp8_explain import quantised_gr
 __all__ = ["GROUPED_GEMM_FP4", "grouped_gemm_fp4"]
 
 _OP = "grouped_gemm_fp4"
-
-
-def _config(config: Float4QuantConfig | None) -> Float4QuantConfig:
-    if config is None:
-        return Float4QuantConfig()
-    if not isinstance(config, Float4QuantConfig):
-        raise UnsupportedError(f"{_OP}: config is a {type(config).__name__}; a Float4QuantConfig or None is accepted")
-    return config
 
 
 def grouped_gemm_fp4(
@@ -68,8 +60,9 @@ def grouped_gemm_fp4(
     ``turbo_core.explain("grouped_gemm_fp4", ...)`` tells which one runs.
     """
     refuse_sharded(_OP, "local tensors are accepted", a=a, b=b, bias=bias, group_lens=group_lens)
+    config = config_or_default(_OP, config, Float4QuantConfig)
     return quantised_grouped_gemm(
-        _OP, a, b, group_lens, group_offs, trans_b, out_dtype, _config(config), num_cu, fuse_bgrad_accum_pattern, bias,
+        _OP, a, b, group_lens, group_offs, trans_b, out_dtype, config, num_cu, fuse_bgrad_accum_pattern, bias,
         schedule, a_idx, out_idx, out_rows,
     )  # fmt: skip
 
@@ -95,8 +88,9 @@ def _calls(
     out_rows: int | None = None,
 ) -> dict[str, Any]:
     """The three products that `grouped_gemm_fp4` with these arguments and its backward come to."""
+    config = config_or_default(_OP, config, Float4QuantConfig)
     return quantised_grouped_calls(
-        _OP, a, b, group_lens, group_offs, trans_b, out_dtype, _config(config), num_cu, fuse_bgrad_accum_pattern, bias,
+        _OP, a, b, group_lens, group_offs, trans_b, out_dtype, config, num_cu, fuse_bgrad_accum_pattern, bias,
         schedule, a_idx, out_idx, out_rows,
     )  # fmt: skip
 

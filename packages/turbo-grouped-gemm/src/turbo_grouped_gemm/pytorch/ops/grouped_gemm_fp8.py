@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from turbo_core import OpInfo, UnsupportedError
+from turbo_core import OpInfo
 from turbo_core.autocast import autocast_dtype
 from turbo_core.library import under_transforms
-from turbo_core.low_precision import Float4QuantConfig, Float8QuantConfig
+from turbo_core.low_precision import Float4QuantConfig, Float8QuantConfig, config_or_default
 from turbo_core.sharding import refuse_sharded
 from turbo_gemm.developer import Scheme, as_pair, check_main_grad, dequantized, into_main_grad
 from turbo_grouped_gemm.calls import GroupedGemmCall
@@ -123,14 +123,6 @@ def quantised_grouped_gemm(
 _OP = "grouped_gemm_fp8"
 
 
-def _config(config: Float8QuantConfig | None) -> Float8QuantConfig:
-    if config is None:
-        return Float8QuantConfig()
-    if not isinstance(config, Float8QuantConfig):
-        raise UnsupportedError(f"{_OP}: config is a {type(config).__name__}; a Float8QuantConfig or None is accepted")
-    return config
-
-
 def grouped_gemm_fp8(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -182,8 +174,9 @@ def grouped_gemm_fp8(
     one runs.
     """
     refuse_sharded(_OP, "local tensors are accepted", a=a, b=b, bias=bias, group_lens=group_lens)
+    config = config_or_default(_OP, config, Float8QuantConfig)
     return quantised_grouped_gemm(
-        _OP, a, b, group_lens, group_offs, trans_b, out_dtype, _config(config), num_cu, fuse_bgrad_accum_pattern, bias,
+        _OP, a, b, group_lens, group_offs, trans_b, out_dtype, config, num_cu, fuse_bgrad_accum_pattern, bias,
         schedule, a_idx, out_idx, out_rows,
     )  # fmt: skip
 
@@ -209,8 +202,9 @@ def _calls(
     out_rows: int | None = None,
 ) -> dict[str, Any]:
     """The three products that `grouped_gemm_fp8` with these arguments and its backward come to."""
+    config = config_or_default(_OP, config, Float8QuantConfig)
     return quantised_grouped_calls(
-        _OP, a, b, group_lens, group_offs, trans_b, out_dtype, _config(config), num_cu, fuse_bgrad_accum_pattern, bias,
+        _OP, a, b, group_lens, group_offs, trans_b, out_dtype, config, num_cu, fuse_bgrad_accum_pattern, bias,
         schedule, a_idx, out_idx, out_rows,
     )  # fmt: skip
 

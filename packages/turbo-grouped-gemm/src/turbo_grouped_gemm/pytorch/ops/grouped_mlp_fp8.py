@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from turbo_core import OpInfo, UnsupportedError
-from turbo_core.low_precision import Float8QuantConfig
+from turbo_core import OpInfo
+from turbo_core.low_precision import Float8QuantConfig, config_or_default
 from turbo_core.sharding import refuse_sharded
 from turbo_grouped_gemm.pytorch.kernels.grouped_gemm_fp8_impl import GroupedGemmFp8Dispatcher
 from turbo_grouped_gemm.pytorch.ops.grouped_mlp_quantised import MlpArguments, quantised_mlp, quantised_mlp_calls
@@ -16,14 +16,6 @@ from turbo_grouped_gemm.pytorch.ops.grouped_mlp_quantised import MlpArguments, q
 __all__ = ["GROUPED_MLP_FP8", "grouped_mlp_fp8"]
 
 _OP = "grouped_mlp_fp8"
-
-
-def _config(config: Float8QuantConfig | None) -> Float8QuantConfig:
-    if config is None:
-        return Float8QuantConfig()
-    if not isinstance(config, Float8QuantConfig):
-        raise UnsupportedError(f"{_OP}: config is a {type(config).__name__}; a Float8QuantConfig or None is accepted")
-    return config
 
 
 def grouped_mlp_fp8(
@@ -82,7 +74,7 @@ def grouped_mlp_fp8(
         x, w1, w2, group_lens, group_offs, probs, trans_w1, trans_w2, out_dtype, num_cu, fuse_wgrad_accum_pattern,
         activation, schedule, a_idx, out_idx, out_rows, clamp_limit, limit, alpha,
     )  # fmt: skip
-    return quantised_mlp(_OP, given, _config(config))
+    return quantised_mlp(_OP, given, config_or_default(_OP, config, Float8QuantConfig))
 
 
 # --- for turbo_core.explain and the doctor --------------------------------------------------------------------------
@@ -116,7 +108,7 @@ def _calls(
         x, w1, w2, group_lens, group_offs, probs, trans_w1, trans_w2, out_dtype, num_cu, fuse_wgrad_accum_pattern,
         activation, schedule, a_idx, out_idx, out_rows, clamp_limit, limit, alpha,
     )  # fmt: skip
-    return quantised_mlp_calls(_OP, given, _config(config))
+    return quantised_mlp_calls(_OP, given, config_or_default(_OP, config, Float8QuantConfig))
 
 
 def _example(device: torch.device) -> dict[str, Any]:

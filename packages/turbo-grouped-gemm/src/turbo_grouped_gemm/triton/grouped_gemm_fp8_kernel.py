@@ -18,7 +18,14 @@ import triton.language as tl
 
 from turbo_gemm.developer import add_bias, load_scales, sum_fp8, sum_fp8_blocks, sum_mx, tile_of_program
 from turbo_grouped_gemm.triton.grouped_gemm_kernel import place_rows
-from turbo_grouped_gemm.triton.groups_kernel import count_tiles, find_tile, load_groups, number_tiles, store_rows
+from turbo_grouped_gemm.triton.groups_kernel import (
+    count_tiles,
+    find_tile,
+    load_groups,
+    next_tile,
+    number_tiles,
+    store_rows,
+)
 
 __all__ = ["grouped_gemm_fp8_block_kernel", "grouped_gemm_fp8_kernel", "grouped_gemm_mx_kernel"]
 
@@ -38,16 +45,6 @@ def matrix_of_group(b, group, stride_bg, DESC_AB: tl.constexpr):
     if not DESC_AB:
         b += group.to(tl.int64) * stride_bg
     return b
-
-
-@triton.jit
-def next_tile(tile, counter):
-    """The tile that this program takes after `tile`."""
-    if counter is None:
-        tile += tl.num_programs(0)
-    else:
-        tile = tl.num_programs(0) + tl.atomic_add(counter, 1)
-    return tile
 
 
 @triton.jit

@@ -14,6 +14,7 @@ from turbo_grouped_gemm.triton.groups_kernel import (
     find_tile,
     load_groups,
     load_row_block,
+    next_tile,
     number_tiles,
     store_rows,
 )
@@ -94,7 +95,6 @@ def grouped_gemm_kernel(
     Launch: a one-dimensional grid of any size from 1 up. Source: written for this library.
     """
     tiles_n = tl.cdiv(N, BLOCK_N)
-    programs = tl.num_programs(0)
     first, size, following = load_groups(lens, offs, G, S, stride_lens, stride_offs, BLOCK_G)
     head, ends = number_tiles(first, size, following, G, S, tiles_n, BLOCK_M, BLOCK_G, out_idx is None)
     num_tiles = count_tiles(head, ends)
@@ -119,7 +119,4 @@ def grouped_gemm_kernel(
             acc, c, out_idx, row0, 0, limit, col0, low_n, C_ROWS, N, stride_cm, stride_cn, stride_out_idx, BLOCK_M,
             BLOCK_N, SUBTILE, False, EDGE_N
         )  # fmt: skip
-        if counter is None:
-            tile += programs
-        else:
-            tile = programs + tl.atomic_add(counter, 1)
+        tile = next_tile(tile, counter)

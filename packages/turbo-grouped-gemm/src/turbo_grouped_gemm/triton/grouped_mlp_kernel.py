@@ -16,6 +16,7 @@ from turbo_grouped_gemm.triton.groups_kernel import (
     find_tile,
     load_groups,
     load_row_block,
+    next_tile,
     number_tiles,
     store_rows,
 )
@@ -151,7 +152,6 @@ def grouped_gated_kernel(
     """
     tiles_n = tl.cdiv(F, BLOCK_F)
     k_blocks = tl.cdiv(K, BLOCK_K)
-    programs = tl.num_programs(0)
     first, size, following = load_groups(lens, offs, G, S, stride_lens, stride_offs, BLOCK_G)
     head, ends = number_tiles(first, size, following, G, S, tiles_n, BLOCK_M, BLOCK_G, True)
     num_tiles = count_tiles(head, ends)
@@ -193,10 +193,7 @@ def grouped_gated_kernel(
             gate, up, pre, out, factor, row0, limit_row, col0, low, S, F, limit, alpha, ACTIVATION, BLOCK_M, BLOCK_F,
             SUBTILE, EDGE
         )  # fmt: skip
-        if counter is None:
-            tile += programs
-        else:
-            tile = programs + tl.atomic_add(counter, 1)
+        tile = next_tile(tile, counter)
 
 
 @triton.jit(do_not_specialize=["S", "DY_ROWS"])
@@ -220,7 +217,6 @@ def grouped_dgated_kernel(
     others: see `grouped_gated_kernel`. dout is float32 throughout.
     """
     tiles_n = tl.cdiv(F, BLOCK_F)
-    programs = tl.num_programs(0)
     first, size, following = load_groups(lens, offs, G, S, stride_lens, stride_offs, BLOCK_G)
     head, ends = number_tiles(first, size, following, G, S, tiles_n, BLOCK_M, BLOCK_G, True)
     num_tiles = count_tiles(head, ends)
@@ -247,7 +243,4 @@ def grouped_dgated_kernel(
         )  # fmt: skip
         if partials is not None:
             store_partial(sums, partials, tile_n, row0, limit_row, S, BLOCK_M)
-        if counter is None:
-            tile += programs
-        else:
-            tile = programs + tl.atomic_add(counter, 1)
+        tile = next_tile(tile, counter)

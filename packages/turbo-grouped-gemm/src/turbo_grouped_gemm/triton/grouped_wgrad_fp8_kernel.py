@@ -27,9 +27,8 @@ from turbo_gemm.developer import (
     sum_mx,
     tile_of_program,
 )
-from turbo_grouped_gemm.triton.grouped_gemm_fp8_kernel import next_tile
 from turbo_grouped_gemm.triton.grouped_wgrad_kernel import long_first
-from turbo_grouped_gemm.triton.groups_kernel import pick
+from turbo_grouped_gemm.triton.groups_kernel import next_tile, pick
 
 __all__ = ["grouped_wgrad_fp8_block_kernel", "grouped_wgrad_fp8_kernel", "grouped_wgrad_mx_kernel"]
 

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from turbo_gemm.developer import grouped_order, load_block, tile_of_program
-from turbo_grouped_gemm.triton.groups_kernel import edge_block, load_groups, pick, store_rows
+from turbo_grouped_gemm.triton.groups_kernel import edge_block, load_groups, next_tile, pick, store_rows
 
 
 @triton.jit
@@ -109,7 +109,6 @@ def grouped_wgrad_kernel(
     tiles_y = tl.cdiv(Y, BLOCK_N)
     tiles_of_group = tiles_x * tiles_y
     num_tiles = G * tiles_of_group
-    programs = tl.num_programs(0)
     first, size, following = load_groups(lens, offs, G, S, stride_lens, stride_offs, BLOCK_G)
     places = long_first(size, G, BLOCK_G)
 
@@ -145,7 +144,4 @@ def grouped_wgrad_kernel(
                 acc, c_group, None, x0, low_x, X, y0, low_y, X, Y, stride_cx, stride_cy, 1, BLOCK_M, BLOCK_N, SUBTILE,
                 ACCUMULATE, EDGE_N
             )  # fmt: skip
-        if counter is None:
-            tile += programs
-        else:
-            tile = programs + tl.atomic_add(counter, 1)
+        tile = next_tile(tile, counter)

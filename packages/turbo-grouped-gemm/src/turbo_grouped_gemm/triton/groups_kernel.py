@@ -79,6 +79,16 @@ def count_tiles(head, ends):
 
 
 @triton.jit
+def next_tile(tile, counter):
+    """The tile that this program takes after `tile`."""
+    if counter is None:
+        tile += tl.num_programs(0)
+    else:
+        tile = tl.num_programs(0) + tl.atomic_add(counter, 1)
+    return tile
+
+
+@triton.jit
 def find_tile(tile, head, ends, first, size, G, S, tiles_n, BLOCK_M: tl.constexpr, GROUP_M: tl.constexpr):
     """(group, row0, limit, tile_n, owned) of a tile: its rows are [row0, min(row0 + BLOCK_M, limit)).
 

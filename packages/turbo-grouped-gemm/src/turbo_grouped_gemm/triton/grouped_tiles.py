@@ -130,7 +130,8 @@ WGRAD_TABLE: _Table = {
     ("gfx942", 4): (
         Tile(128, 128, 16, num_warps=8, num_stages=2,
              why="odd sizes, added to C in one piece, ran out of scalar registers", subtile=4, options=_MFMA16),
-        Tile(64, 64, 32, num_warps=4, num_stages=2, why="small C", subtile=2, options=_MFMA16),
+        Tile(64, 64, 16, num_warps=4, num_stages=2,
+             why="small C; at 64x64x32 odd sizes ran out of scalar registers", subtile=2, options=_MFMA16),
     ),
 }
 # fmt: on
